@@ -1,0 +1,3 @@
+module github.com/shardctl/shardctl
+
+go 1.26
