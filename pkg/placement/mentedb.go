@@ -1,0 +1,140 @@
+package placement
+
+import "slices"
+
+// menteDB ranks by FNV-1a over node id 0x1F key, ties to the higher id (M4).
+type menteDB struct {
+	set   NodeSet
+	field *menteDBField
+}
+
+func newMenteDB(nodes NodeSet) (Ranking, error) {
+	return &menteDB{nodes, newMenteDBField(nodes, allNodes(nodes))}, nil
+}
+
+func (r *menteDB) Nodes() NodeSet { return r.set }
+
+func (r *menteDB) Score(key []byte, node int) uint64 {
+	return fnv1a(fnv1a(fnv1a(fnvOffset, []byte(r.set.ID(node))), []byte{0x1f}), key)
+}
+
+func (r *menteDB) Owner(key []byte) int { return int(r.field.best(key).node) }
+
+func (r *menteDB) AppendTop(dst []int, key []byte, k int) []int {
+	var space [smallTop]candidate
+	top := topList{list: space[:0], k: k, before: higherID}
+	r.field.each(key, top.offer)
+	return top.appendNodes(dst)
+}
+
+func (r *menteDB) StateBytes() int { return len(r.field.states)*(8+4) + len(r.field.starts)*8 }
+
+func higherID(a, b candidate) bool {
+	return a.score > b.score || (a.score == b.score && a.node > b.node)
+}
+
+// menteDBField finds the best of some nodes of a set for a key. The key is what
+// is hashed last, so a node's state (after its id and 0x1F) is known beforehand,
+// and nodes whose states share their low byte share everything that depends on
+// the key's bytes: fnv(s, key) = (s - c)·P^L + fnv(c, key).
+type menteDBField struct {
+	states []uint64 // grouped by class, ascending
+	nodes  []int32  // index in the set of each state
+	starts []uint64 // the classes that occur, padded to a multiple of 8 with copies of the first
+	spans  []int32  // nodes of starts[i] are spans[i] to spans[i+1]
+}
+
+// classesPay is how many nodes a class must have on average before hashing the
+// classes is cheaper than hashing the nodes.
+const classesPay = 1.15
+
+func newMenteDBField(set NodeSet, nodes []int32) *menteDBField {
+	f := &menteDBField{nodes: slices.Clone(nodes)}
+	states := map[int32]uint64{}
+	for _, n := range nodes {
+		states[n] = fnv1a(fnv1a(fnvOffset, []byte(set.ID(int(n)))), []byte{0x1f})
+	}
+	slices.SortStableFunc(f.nodes, func(a, b int32) int {
+		return int(states[a]&(classes-1)) - int(states[b]&(classes-1))
+	})
+	for i, n := range f.nodes {
+		state := states[n]
+		f.states = append(f.states, state)
+		if class := state & (classes - 1); i == 0 || class != f.starts[len(f.starts)-1] {
+			f.starts = append(f.starts, class)
+			f.spans = append(f.spans, int32(i))
+		}
+	}
+	f.spans = append(f.spans, int32(len(f.nodes)))
+	if float64(len(f.nodes)) < classesPay*float64(len(f.starts)) {
+		f.starts = nil
+	}
+	for len(f.starts)%8 != 0 {
+		f.starts = append(f.starts, f.starts[0])
+	}
+	return f
+}
+
+func (f *menteDBField) best(key []byte) candidate {
+	best := candidate{node: -1}
+	if f.starts != nil {
+		f.eachByClass(key, func(score uint64, at int) {
+			if score >= best.score {
+				best = f.better(best, score, at)
+			}
+		})
+		return best
+	}
+	i := 0
+	for ; i+8 <= len(f.states); i += 8 {
+		h := *(*[8]uint64)(f.states[i:])
+		fnv8(&h, key)
+		top := max(max(max(h[0], h[1]), max(h[2], h[3])), max(max(h[4], h[5]), max(h[6], h[7])))
+		if top >= best.score {
+			for j, score := range h {
+				if score == top {
+					best = f.better(best, score, i+j)
+				}
+			}
+		}
+	}
+	if i == len(f.states) {
+		return best
+	}
+	var h [8]uint64
+	n := copy(h[:], f.states[i:])
+	fnv8(&h, key)
+	for j, score := range h[:n] {
+		best = f.better(best, score, i+j)
+	}
+	return best
+}
+
+func (f *menteDBField) better(best candidate, score uint64, at int) candidate {
+	if c := (candidate{score, f.nodes[at]}); best.node < 0 || higherID(c, best) {
+		return c
+	}
+	return best
+}
+
+// eachByClass calls visit with the score of every state.
+func (f *menteDBField) eachByClass(key []byte, visit func(score uint64, at int)) {
+	power := fnvPower(len(key))
+	for i := 0; i < len(f.starts); i += 8 {
+		h := *(*[8]uint64)(f.starts[i:])
+		fnv8(&h, key)
+		for j := 0; j < 8 && i+j+1 < len(f.spans); j++ {
+			class := f.starts[i+j]
+			for at := f.spans[i+j]; at < f.spans[i+j+1]; at++ {
+				visit((f.states[at]-class)*power+h[j], int(at))
+			}
+		}
+	}
+}
+
+// each calls visit with every candidate.
+func (f *menteDBField) each(key []byte, visit func(candidate)) {
+	for i, state := range f.states {
+		visit(candidate{fnv1a(state, key), f.nodes[i]})
+	}
+}
