@@ -22,16 +22,14 @@ func (r *menteDB) Owner(key []byte) int { return int(r.field.best(key).node) }
 
 func (r *menteDB) AppendTop(dst []int, key []byte, k int) []int {
 	var space [smallTop]candidate
-	top := topList{list: space[:0], k: k, before: higherID}
-	r.field.each(key, top.offer)
-	return top.appendNodes(dst)
+	list, rule := space[:0], topRule{k: k, higherID: true}
+	for i, state := range r.field.states {
+		list = rule.insert(list, candidate{fnv1a(state, key), r.field.nodes[i]})
+	}
+	return appendNodes(dst, list)
 }
 
 func (r *menteDB) StateBytes() int { return len(r.field.states)*(8+4) + len(r.field.starts)*8 }
-
-func higherID(a, b candidate) bool {
-	return a.score > b.score || (a.score == b.score && a.node > b.node)
-}
 
 // menteDBField finds the best of some nodes of a set for a key. The key is what
 // is hashed last, so a node's state (after its id and 0x1F) is known beforehand,
@@ -76,65 +74,57 @@ func newMenteDBField(set NodeSet, nodes []int32) *menteDBField {
 }
 
 func (f *menteDBField) best(key []byte) candidate {
-	best := candidate{node: -1}
 	if f.starts != nil {
-		f.eachByClass(key, func(score uint64, at int) {
-			if score >= best.score {
-				best = f.better(best, score, at)
-			}
-		})
-		return best
+		return f.bestByClass(key)
 	}
+	best := candidate{node: -1}
 	i := 0
 	for ; i+8 <= len(f.states); i += 8 {
 		h := *(*[8]uint64)(f.states[i:])
 		fnv8(&h, key)
 		top := max(max(max(h[0], h[1]), max(h[2], h[3])), max(max(h[4], h[5]), max(h[6], h[7])))
-		if top >= best.score {
-			for j, score := range h {
-				if score == top {
-					best = f.better(best, score, i+j)
-				}
+		if top < best.score {
+			continue
+		}
+		for j, score := range h {
+			if score == top {
+				best = best.orHigherID(candidate{score, f.nodes[i+j]})
 			}
 		}
 	}
-	if i == len(f.states) {
-		return best
-	}
-	var h [8]uint64
-	n := copy(h[:], f.states[i:])
-	fnv8(&h, key)
-	for j, score := range h[:n] {
-		best = f.better(best, score, i+j)
-	}
-	return best
-}
-
-func (f *menteDBField) better(best candidate, score uint64, at int) candidate {
-	if c := (candidate{score, f.nodes[at]}); best.node < 0 || higherID(c, best) {
-		return c
+	if i < len(f.states) {
+		var h [8]uint64
+		n := copy(h[:], f.states[i:])
+		fnv8(&h, key)
+		for j, score := range h[:n] {
+			best = best.orHigherID(candidate{score, f.nodes[i+j]})
+		}
 	}
 	return best
 }
 
-// eachByClass calls visit with the score of every state.
-func (f *menteDBField) eachByClass(key []byte, visit func(score uint64, at int)) {
+func (f *menteDBField) bestByClass(key []byte) candidate {
 	power := fnvPower(len(key))
+	best := candidate{node: -1}
 	for i := 0; i < len(f.starts); i += 8 {
 		h := *(*[8]uint64)(f.starts[i:])
 		fnv8(&h, key)
 		for j := 0; j < 8 && i+j+1 < len(f.spans); j++ {
-			class := f.starts[i+j]
+			class, tail := f.starts[i+j], h[j]
 			for at := f.spans[i+j]; at < f.spans[i+j+1]; at++ {
-				visit((f.states[at]-class)*power+h[j], int(at))
+				if score := (f.states[at]-class)*power + tail; score >= best.score {
+					best = best.orHigherID(candidate{score, f.nodes[at]})
+				}
 			}
 		}
 	}
+	return best
 }
 
-// each calls visit with every candidate.
-func (f *menteDBField) each(key []byte, visit func(candidate)) {
-	for i, state := range f.states {
-		visit(candidate{fnv1a(state, key), f.nodes[i]})
+// orHigherID is the better of two candidates; a may be none.
+func (a candidate) orHigherID(b candidate) candidate {
+	if b.score > a.score || (b.score == a.score && b.node > a.node) {
+		return b
 	}
+	return a
 }

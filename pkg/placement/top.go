@@ -1,33 +1,41 @@
 package placement
 
-// topList keeps the best k candidates offered to it, best first.
-type topList struct {
-	list   []candidate
-	k      int
-	before func(a, b candidate) bool
+// topRule says which candidates a list of the best ones keeps, and in which order.
+type topRule struct {
+	k int
+	// higherID wins among equal scores; otherwise the lower one does.
+	higherID bool
 }
 
 // smallTop is how many candidates a look-up ranks without allocating.
 const smallTop = 16
 
-func (t *topList) offer(c candidate) {
-	if len(t.list) == t.k {
-		if t.k == 0 || !t.before(c, t.list[t.k-1]) {
-			return
-		}
-		t.list = t.list[:t.k-1]
-	}
-	at := len(t.list)
-	for at > 0 && t.before(c, t.list[at-1]) {
-		at--
-	}
-	t.list = append(t.list, candidate{})
-	copy(t.list[at+1:], t.list[at:])
-	t.list[at] = c
+func (r topRule) before(a, b candidate) bool {
+	return a.score > b.score || (a.score == b.score && (a.node > b.node) == r.higherID)
 }
 
-func (t *topList) appendNodes(dst []int) []int {
-	for _, c := range t.list {
+// insert puts a candidate in its place among the best k so far, best first, and
+// returns the list.
+func (r topRule) insert(list []candidate, c candidate) []candidate {
+	if len(list) == r.k {
+		if r.k == 0 || !r.before(c, list[r.k-1]) {
+			return list
+		}
+		list = list[:r.k-1]
+	}
+	at := len(list)
+	for at > 0 && r.before(c, list[at-1]) {
+		at--
+	}
+	list = append(list, candidate{})
+	copy(list[at+1:], list[at:])
+	list[at] = c
+	return list
+}
+
+// appendNodes appends the nodes of candidates, in order.
+func appendNodes(dst []int, list []candidate) []int {
+	for _, c := range list {
 		dst = append(dst, int(c.node))
 	}
 	return dst

@@ -122,15 +122,15 @@ func highest(hashes []uint64, hash uint64) (score uint64, at int) {
 }
 
 func (f *xxh64Field) appendTop(dst []int, hash uint64, k int) []int {
-	var space, merged [smallTop]candidate
+	var space [smallTop]candidate
 	if len(f.classes) == 1 {
-		return f.classes[0].top(space[:0], hash, k).appendNodes(dst)
+		return appendNodes(dst, f.classes[0].top(space[:0], hash, k))
 	}
 	// The best k of all are among the best k of each class.
 	var contenders []contender
 	for i := range f.classes {
 		class := &f.classes[i]
-		for _, c := range class.top(merged[:0], hash, k).list {
+		for _, c := range class.top(space[:0], hash, k) {
 			contenders = append(contenders, contender{c, class.weight})
 		}
 	}
@@ -146,14 +146,11 @@ func (f *xxh64Field) appendTop(dst []int, hash uint64, k int) []int {
 	return dst
 }
 
-func (c *weightClass) top(space []candidate, hash uint64, k int) *topList {
-	top := &topList{list: space, k: k, before: lowerID}
+// top appends the best k of a class to an empty list.
+func (c *weightClass) top(list []candidate, hash uint64, k int) []candidate {
+	rule := topRule{k: k}
 	for i, h := range c.hashes {
-		top.offer(candidate{mix(h ^ hash), c.nodes[i]})
+		list = rule.insert(list, candidate{mix(h ^ hash), c.nodes[i]})
 	}
-	return top
-}
-
-func lowerID(a, b candidate) bool {
-	return a.score > b.score || (a.score == b.score && a.node < b.node)
+	return list
 }
