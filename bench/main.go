@@ -48,7 +48,7 @@ type result struct {
 
 const (
 	keyCount    = 32_768
-	roundLength = 8 * time.Millisecond
+	roundLength = 25 * time.Millisecond
 )
 
 var sink int
@@ -66,17 +66,15 @@ func measure(c contest, rounds int) []result {
 		start := time.Now()
 		sink += one.run(0, 256)
 		per := max(time.Since(start)/256, 1)
-		chunk[i] = max(64, min(int(roundLength/per), keyCount))
+		chunk[i] = max(64, int(roundLength/per))
 	}
 	picos := make([][]float64, len(all))
-	for round := range rounds {
+	for range rounds {
 		for i, one := range all {
-			from := 0
-			if span := keyCount - chunk[i]; span > 0 {
-				from = (round * chunk[i]) % span
-			}
 			start := time.Now()
-			sink += one.run(from, from+chunk[i])
+			for left := chunk[i]; left > 0; left -= keyCount {
+				sink += one.run(0, min(left, keyCount))
+			}
 			picos[i] = append(picos[i], float64(time.Since(start).Nanoseconds())*1000/float64(chunk[i]))
 		}
 	}
