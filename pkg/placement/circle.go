@@ -59,12 +59,21 @@ func (r *circle) StateBytes() int { return r.bytes }
 
 func newModulo(nodes NodeSet) (Ranking, error) {
 	n := uint64(nodes.Len())
-	return &circle{nodes, allNodes(nodes), func(hash uint64) int { return int(hash % n) }, 0}, nil
+	return &circle{nodes, positions(nodes), func(hash uint64) int { return int(hash % n) }, 0}, nil
+}
+
+// positions are the places of a circle that has one for each node, in order.
+func positions(nodes NodeSet) []int32 {
+	all := make([]int32, nodes.Len())
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return all
 }
 
 func newJump(nodes NodeSet) (Ranking, error) {
 	n := nodes.Len()
-	return &circle{nodes, allNodes(nodes), func(hash uint64) int { return jumpHash(hash, n) }, 0}, nil
+	return &circle{nodes, positions(nodes), func(hash uint64) int { return jumpHash(hash, n) }, 0}, nil
 }
 
 // jumpHash is the algorithm of Lamping and Veach, figure 1.

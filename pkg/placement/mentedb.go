@@ -9,7 +9,7 @@ type menteDB struct {
 }
 
 func newMenteDB(nodes NodeSet) (Ranking, error) {
-	return &menteDB{nodes, newMenteDBField(nodes, allNodes(nodes))}, nil
+	return &menteDB{nodes, newMenteDBField(members(nodes))}, nil
 }
 
 func (r *menteDB) Nodes() NodeSet { return r.set }
@@ -23,8 +23,14 @@ func (r *menteDB) Owner(key []byte) int { return int(r.field.best(key).node) }
 func (r *menteDB) AppendTop(dst []int, key []byte, k int) []int {
 	var space [smallTop]candidate
 	list, rule := space[:0], topRule{k: k, higherID: true}
-	for i, state := range r.field.states {
-		list = rule.insert(list, candidate{fnv1a(state, key), r.field.nodes[i]})
+	f := r.field
+	for i := 0; i < len(f.states); i += 8 {
+		var h [8]uint64
+		n := copy(h[:], f.states[i:])
+		fnv8(&h, key)
+		for j, score := range h[:n] {
+			list = rule.insert(list, candidate{score, f.nodes[i+j]})
+		}
 	}
 	return appendNodes(dst, list)
 }
@@ -46,19 +52,17 @@ type menteDBField struct {
 // classes is cheaper than hashing the nodes.
 const classesPay = 1.15
 
-func newMenteDBField(set NodeSet, nodes []int32) *menteDBField {
-	f := &menteDBField{nodes: slices.Clone(nodes)}
-	states := map[int32]uint64{}
-	for _, n := range nodes {
-		states[n] = fnv1a(fnv1a(fnvOffset, []byte(set.ID(int(n)))), []byte{0x1f})
-	}
-	slices.SortStableFunc(f.nodes, func(a, b int32) int {
-		return int(states[a]&(classes-1)) - int(states[b]&(classes-1))
+func newMenteDBField(nodes []member) *menteDBField {
+	state := func(m member) uint64 { return fnv1a(fnv1a(fnvOffset, []byte(m.ID)), []byte{0x1f}) }
+	byClass := slices.Clone(nodes)
+	slices.SortStableFunc(byClass, func(a, b member) int {
+		return int(state(a)&(classes-1)) - int(state(b)&(classes-1))
 	})
-	for i, n := range f.nodes {
-		state := states[n]
-		f.states = append(f.states, state)
-		if class := state & (classes - 1); i == 0 || class != f.starts[len(f.starts)-1] {
+	f := &menteDBField{}
+	for i, n := range byClass {
+		f.states = append(f.states, state(n))
+		f.nodes = append(f.nodes, n.index)
+		if class := f.states[i] & (classes - 1); i == 0 || class != f.starts[len(f.starts)-1] {
 			f.starts = append(f.starts, class)
 			f.spans = append(f.spans, int32(i))
 		}

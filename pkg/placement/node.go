@@ -159,3 +159,24 @@ func (s NodeSet) owners() int {
 	}
 	return count
 }
+
+// member is a node with its index in the set that results refer to.
+type member struct {
+	Node
+	index int32
+}
+
+// members lists a whole set.
+func members(s NodeSet) []member {
+	all := make([]member, len(s.nodes))
+	for i, n := range s.nodes {
+		all[i] = member{n, int32(i)}
+	}
+	return all
+}
+
+// candidate is a node with its score for the key at hand; node is -1 for none.
+type candidate struct {
+	score uint64
+	node  int32
+}

@@ -27,6 +27,8 @@ type Scheme struct {
 	Minimal bool
 
 	rank func(NodeSet) (Ranking, error)
+	// pair is nil where two rankings of the scheme share no work.
+	pair func(both, before, after []member) *pair
 }
 
 // Ranking orders a node set for any key. All methods are safe for concurrent use.
@@ -53,6 +55,14 @@ func (s *Scheme) NewRanking(nodes NodeSet) (Ranking, error) {
 		return nil, &WeightsError{s.Name}
 	}
 	return s.rank(nodes)
+}
+
+// WithSlots is the scheme "xxh64-slots" with 2^bits slots instead of
+// 2^[DefaultSlotBits]; see [NewSlots].
+func (s *Scheme) WithSlots(bits int) *Scheme {
+	other := *s
+	other.rank = func(nodes NodeSet) (Ranking, error) { return NewSlots(nodes, bits) }
+	return &other
 }
 
 // WeightsError says that a scheme takes no weights.
@@ -82,6 +92,7 @@ var schemes = []*Scheme{
 		Source:   "Sleet 0.1.0: FNV-1a 64 of key NUL node id, ties to the lower id (S16)",
 		Minimal:  true,
 		rank:     newSleet,
+		pair:     sleetPair,
 	},
 	{
 		Name:     "mentedb",
@@ -92,6 +103,7 @@ var schemes = []*Scheme{
 		Source:   "MenteDB 0.39: FNV-1a 64 of node id 0x1F key, ties to the higher id (M4)",
 		Minimal:  true,
 		rank:     newMenteDB,
+		pair:     menteDBPair,
 	},
 	{
 		Name:     "xxh64",
@@ -103,6 +115,7 @@ var schemes = []*Scheme{
 		Weights:  true,
 		Minimal:  true,
 		rank:     newXXH64,
+		pair:     xxh64Pair,
 	},
 	{
 		Name:     "xxh64-slots",

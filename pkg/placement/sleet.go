@@ -28,7 +28,7 @@ type sleet struct {
 }
 
 func newSleet(nodes NodeSet) (Ranking, error) {
-	return &sleet{nodes, newSleetField(nodes, allNodes(nodes))}, nil
+	return &sleet{nodes, newSleetField(members(nodes))}, nil
 }
 
 func (r *sleet) Nodes() NodeSet { return r.set }
@@ -51,12 +51,6 @@ func (r *sleet) StateBytes() int {
 	return size
 }
 
-// candidate is a node with its score for the key at hand; node is -1 for none.
-type candidate struct {
-	score uint64
-	node  int32
-}
-
 // sleetField finds the best of some nodes of a set for a prefix state, which is
 // the FNV state after the key. Tails of one length share their arithmetic, so
 // there is one group for each length of id.
@@ -77,11 +71,11 @@ type tailGroup struct {
 // before its ring is built, which costs about as much as those did.
 const ringAfter = 4
 
-func newSleetField(set NodeSet, nodes []int32) *sleetField {
+func newSleetField(nodes []member) *sleetField {
 	byLength := map[int]*tailGroup{}
 	f := &sleetField{}
 	for _, n := range nodes {
-		tail := append([]byte{0}, set.ID(int(n))...)
+		tail := append([]byte{0}, n.ID...)
 		g := byLength[len(tail)]
 		if g == nil {
 			g = &tailGroup{power: fnvPower(len(tail))}
@@ -89,7 +83,7 @@ func newSleetField(set NodeSet, nodes []int32) *sleetField {
 			f.groups = append(f.groups, g)
 		}
 		g.tails = append(g.tails, tail)
-		g.nodes = append(g.nodes, n)
+		g.nodes = append(g.nodes, n.index)
 	}
 	return f
 }
@@ -233,13 +227,4 @@ func (f *sleetField) appendTop(dst []int, state uint64, k int) []int {
 		}
 	}
 	return dst
-}
-
-// allNodes lists the indices of a set.
-func allNodes(set NodeSet) []int32 {
-	all := make([]int32, set.Len())
-	for i := range all {
-		all[i] = int32(i)
-	}
-	return all
 }

@@ -40,7 +40,7 @@ func NewSlots(nodes NodeSet, slotBits int) (Ranking, error) {
 	laneBits := bits.Len(uint(max(width, 1) - 1))
 	return &slots{
 		set:      nodes,
-		field:    newXXH64Field(nodes, allNodes(nodes)),
+		field:    newXXH64Field(members(nodes)),
 		bits:     slotBits,
 		words:    make([]atomic.Uint32, max(1, 1<<slotBits<<laneBits/32)),
 		laneBits: uint8(laneBits),

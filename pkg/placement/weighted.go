@@ -11,7 +11,7 @@ type contender struct {
 	weight Weight
 }
 
-// beats tells whether a ranks before b: by the largest weight / L, where L is
+// beats tells whether a ranks before b, none (node -1) before nobody: by the largest weight / L, where L is
 // -log2(score / 2^64), then by the higher score, then by the lower id. The
 // outcome is that of exactly128; what can be told sooner is told sooner.
 func (a contender) beats(b contender) bool {

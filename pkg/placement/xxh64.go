@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"math/bits"
 	"slices"
 
@@ -17,7 +18,7 @@ type xxh64 struct {
 }
 
 func newXXH64(nodes NodeSet) (Ranking, error) {
-	r := &xxh64{set: nodes, field: newXXH64Field(nodes, allNodes(nodes))}
+	r := &xxh64{set: nodes, field: newXXH64Field(members(nodes))}
 	if len(r.field.classes) == 1 && len(r.field.classes[0].nodes) == nodes.Len() {
 		r.alike = &r.field.classes[0].hashes
 	}
@@ -69,27 +70,20 @@ type weightClass struct {
 	nodes  []int32 // index in the set, ascending
 }
 
-func newXXH64Field(set NodeSet, nodes []int32) *xxh64Field {
-	f := &xxh64Field{}
-	byWeight := map[Weight]int{}
+func newXXH64Field(nodes []member) *xxh64Field {
 	heaviestFirst := slices.Clone(nodes)
-	slices.SortStableFunc(heaviestFirst, func(a, b int32) int {
-		return int(set.nodes[b].Weight) - int(set.nodes[a].Weight)
-	})
+	slices.SortStableFunc(heaviestFirst, func(a, b member) int { return cmp.Compare(b.Weight, a.Weight) })
+	f := &xxh64Field{}
 	for _, n := range heaviestFirst {
-		node := set.Node(int(n))
-		if node.Weight == 0 {
-			continue
+		if n.Weight == 0 {
+			break
 		}
-		at, known := byWeight[node.Weight]
-		if !known {
-			at = len(f.classes)
-			byWeight[node.Weight] = at
-			f.classes = append(f.classes, weightClass{weight: node.Weight})
+		if len(f.classes) == 0 || f.classes[len(f.classes)-1].weight != n.Weight {
+			f.classes = append(f.classes, weightClass{weight: n.Weight})
 		}
-		c := &f.classes[at]
-		c.hashes.add(xxhash.Sum64String(node.ID))
-		c.nodes = append(c.nodes, n)
+		c := &f.classes[len(f.classes)-1]
+		c.hashes.add(xxhash.Sum64String(n.ID))
+		c.nodes = append(c.nodes, n.index)
 	}
 	return f
 }

@@ -1,0 +1,155 @@
+package placement
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Severity says how soon a [Finding] needs somebody.
+type Severity string
+
+// The severities, mildest first.
+const (
+	Info    Severity = "info"
+	Warning Severity = "warning"
+	Error   Severity = "error"
+)
+
+// Finding is something about a placement that a person should know.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	// Kind is stable: uneven, idle, one-heir, moves-too-much, name.
+	Kind string `json:"kind"`
+	// Node is the node that it is most about, where there is one.
+	Node string `json:"node,omitempty"`
+	// Message says what is wrong, with the measured numbers.
+	Message string `json:"message"`
+	// Remedy says what to do about it.
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// What is reported. Each limit also leaves room for what chance alone does to as
+// few keys as were counted.
+const (
+	// unevenLimit and unevenError are keys over mean.
+	unevenLimit, unevenError = 1.25, 1.5
+	// moveLimit and moveError are moved over unavoidable.
+	moveLimit, moveError = 1.25, 2.0
+	// heirLimit is the share of a node's keys that go to one heir, where there is a choice of three or more.
+	heirLimit = 0.5
+	// enoughKeys is how many keys a node must have, or should have, before nothing is said about chance.
+	enoughKeys = 30
+)
+
+// remedy is what helps against a scheme's weakness, or "".
+func (s *Scheme) remedy() string {
+	switch {
+	case s.Name == "sleet":
+		return "the hash is frozen, the names are not: put what distinguishes a node first and a constant tail of 6 or more characters after it (1-sleet-node, not sleet-node-1); try placement check --scheme sleet --suggest N"
+	case s.Name == "mentedb":
+		return "the hash is frozen: compare names with placement check --scheme mentedb --suggest N, and measure with the fleet's own keys"
+	case s.ComparisonOnly:
+		return "for a fleet use xxh64 or xxh64-slots"
+	}
+	return ""
+}
+
+// uneven reports a node with too much, or nodes with nothing.
+func uneven(stage Stage, counts []uint64, fair []float64, id func(int) string, over string) []Finding {
+	b := NewBalance(counts, fair)
+	if b.MaxNode < 0 {
+		return nil
+	}
+	total := uint64(0)
+	for _, n := range counts {
+		total += n
+	}
+	var found []Finding
+	if b.MaxOverMean > max(unevenLimit, b.LimitMax) {
+		f := Finding{Severity: Warning, Kind: "uneven", Node: id(b.MaxNode), Remedy: stage.Scheme.remedy()}
+		if b.MaxOverMean > max(unevenError, b.LimitMax) {
+			f.Severity = Error
+		}
+		f.Message = fmt.Sprintf("%s owns %.1f%% of the keys%s, %.2f times its fair share of %.1f%%",
+			f.Node, 100*fraction(counts[b.MaxNode], total), over, b.MaxOverMean, 100*fair[b.MaxNode])
+		found = append(found, f)
+	}
+	var idle []string
+	for i, n := range counts {
+		if n == 0 && fair[i]*float64(total) >= enoughKeys {
+			idle = append(idle, id(i))
+		}
+	}
+	if len(idle) > 0 {
+		found = append(found, Finding{
+			Severity: Error, Kind: "idle", Node: idle[0], Remedy: stage.Scheme.remedy(),
+			Message: fmt.Sprintf("%s nothing%s: %s", plural(len(idle), "node owns", "nodes own"), over, someOf(idle)),
+		})
+	}
+	return found
+}
+
+// oneHeir reports a node whose keys would go, or go, mostly to one other.
+func oneHeir(stage Stage, node, heir string, share float64, keys uint64, choices int) (Finding, bool) {
+	if choices < 3 || keys < enoughKeys || share <= max(heirLimit, 3/float64(choices)) {
+		return Finding{}, false
+	}
+	return Finding{
+		Severity: Warning, Kind: "one-heir", Node: node, Remedy: stage.Scheme.remedy(),
+		Message: fmt.Sprintf("of the keys of %s, %.0f%% go to %s alone (evenly it would be %.0f%%)", node, 100*share, heir, 100/float64(choices)),
+	}, true
+}
+
+// movesTooMuch reports a change that moves more than it has to.
+func (s *Step) movesTooMuch(what string) []Finding {
+	moved, least := s.MovedFraction(), s.MinimumFraction()
+	if s.From.Scheme != s.To.Scheme || s.Keys == 0 {
+		return nil
+	}
+	// The number of keys on what joins or leaves is a draw, too.
+	chance := 4 * math.Sqrt(max(least, 1/float64(s.Keys))/float64(s.Keys))
+	if moved <= moveLimit*least+chance {
+		return nil
+	}
+	f := Finding{Severity: Warning, Kind: "moves-too-much", Remedy: s.To.Scheme.remedy()}
+	if moved > moveError*least+chance {
+		f.Severity = Error
+	}
+	f.Message = fmt.Sprintf("%s moves %.1f%% of the keys; %.1f%% would be unavoidable", what, 100*moved, 100*least)
+	return []Finding{f}
+}
+
+// Warnings lists what is wrong with a step: more movement than necessary, a
+// spread that is worse than it should be, a leaving node with one heir.
+func (s *Step) Warnings() []Finding {
+	found := s.movesTooMuch("this change")
+	found = append(found, uneven(s.To, s.After, s.FairAfter(), s.Union.ID, " afterwards")...)
+	for _, node := range s.Leaving() {
+		heirs := s.Heirs(node)
+		if len(heirs) == 0 {
+			continue
+		}
+		share := fraction(heirs[0].Keys, s.Before[node])
+		if f, bad := oneHeir(s.To, s.Union.ID(node), s.Union.ID(heirs[0].To), share, s.Before[node], s.To.Nodes.owners()); bad {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// someOf lists a few of many.
+func someOf(ids []string) string {
+	const few = 5
+	if len(ids) <= few {
+		return strings.Join(ids, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(ids[:few], ", "), len(ids)-few)
+}
