@@ -403,8 +403,18 @@ func TestFindings(t *testing.T) {
 	})
 	t.Run("one heir", func(t *testing.T) {
 		before := stageOf(t, "sleet", manyIDs("sleet-%d", 1, 10)...)
-		after := stageOf(t, "sleet", manyIDs("sleet-%d", 1, 9)...)
-		step := mustPlan(t, numbered("s3://acme-prod/tenants/%04d\x00gc", 20_000), PlanOptions{}, before, after).Overall
+		const pattern, keys = "s3://acme-prod/tenants/%04d\x00gc", 20_000
+		all, err := heirs(context.Background(), mustRank(t, "sleet", before.Nodes), numbered(pattern, keys))
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A node that has one heir for most of its keys.
+		leaver := slices.IndexFunc(all, func(h Heir) bool { return h.Share > 0.8 })
+		if leaver < 0 {
+			t.Fatalf("no such node: %v", all)
+		}
+		rest := slices.DeleteFunc(manyIDs("sleet-%d", 1, 10), func(id string) bool { return id == before.Nodes.ID(leaver) })
+		step := mustPlan(t, numbered(pattern, keys), PlanOptions{}, before, stageOf(t, "sleet", rest...)).Overall
 		if got := kinds(step.Warnings()); !strings.Contains(got, "warning one-heir") {
 			t.Errorf("warnings: %s", got)
 		}
