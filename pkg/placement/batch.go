@@ -69,6 +69,19 @@ func Keys(keys ...[]byte) Source {
 	}
 }
 
+// Batches is a source of batches in memory, which are copied from.
+func Batches(batches ...*Batch) Source {
+	return func(b *Batch) error {
+		if len(batches) == 0 {
+			return io.EOF
+		}
+		b.bytes = append(b.bytes, batches[0].bytes...)
+		b.ends = append(b.ends, batches[0].ends...)
+		batches = batches[1:]
+		return nil
+	}
+}
+
 // ForEachBatch reads a source to its end, calls work for its batches on as many
 // workers as asked for (0 or less: all cores), and emit for each batch and its
 // result, one at a time in the order of the source. Memory stays bounded by a few batches

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -187,10 +188,13 @@ func nameFindings(stage Stage) []Finding {
 
 var severities = []Severity{Error, Warning, Info}
 
-// worstOfEachKind keeps the first of the most severe findings of each kind.
+// worstOfEachKind keeps the most severe finding of each kind, and of those the largest.
 func worstOfEachKind(all []Finding) []Finding {
 	slices.SortStableFunc(all, func(a, b Finding) int {
-		return slices.Index(severities, a.Severity) - slices.Index(severities, b.Severity)
+		return cmp.Or(
+			cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)),
+			cmp.Compare(a.Kind, b.Kind),
+			cmp.Compare(b.size, a.size))
 	})
 	var kept []Finding
 	for _, f := range all {

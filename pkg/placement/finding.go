@@ -27,6 +27,9 @@ type Finding struct {
 	Message string `json:"message"`
 	// Remedy says what to do about it.
 	Remedy string `json:"remedy,omitempty"`
+
+	// size orders findings of one kind and severity.
+	size float64
 }
 
 // What is reported. Each limit also leaves room for what chance alone does to as
@@ -67,7 +70,7 @@ func uneven(stage Stage, counts []uint64, fair []float64, id func(int) string, o
 	}
 	var found []Finding
 	if b.MaxOverMean > max(unevenLimit, b.LimitMax) {
-		f := Finding{Severity: Warning, Kind: "uneven", Node: id(b.MaxNode), Remedy: stage.Scheme.remedy()}
+		f := Finding{Severity: Warning, Kind: "uneven", Node: id(b.MaxNode), Remedy: stage.Scheme.remedy(), size: b.MaxOverMean}
 		if b.MaxOverMean > max(unevenError, b.LimitMax) {
 			f.Severity = Error
 		}
@@ -83,7 +86,7 @@ func uneven(stage Stage, counts []uint64, fair []float64, id func(int) string, o
 	}
 	if len(idle) > 0 {
 		found = append(found, Finding{
-			Severity: Error, Kind: "idle", Node: idle[0], Remedy: stage.Scheme.remedy(),
+			Severity: Error, Kind: "idle", Node: idle[0], Remedy: stage.Scheme.remedy(), size: float64(len(idle)),
 			Message: fmt.Sprintf("%s nothing%s: %s", plural(len(idle), "node owns", "nodes own"), over, someOf(idle)),
 		})
 	}
@@ -96,7 +99,7 @@ func oneHeir(stage Stage, node, heir string, share float64, keys uint64, choices
 		return Finding{}, false
 	}
 	return Finding{
-		Severity: Warning, Kind: "one-heir", Node: node, Remedy: stage.Scheme.remedy(),
+		Severity: Warning, Kind: "one-heir", Node: node, Remedy: stage.Scheme.remedy(), size: share * float64(keys),
 		Message: fmt.Sprintf("of the keys of %s, %.0f%% go to %s alone (evenly it would be %.0f%%)", node, 100*share, heir, 100/float64(choices)),
 	}, true
 }
@@ -112,7 +115,7 @@ func (s *Step) movesTooMuch(what string) []Finding {
 	if moved <= moveLimit*least+chance {
 		return nil
 	}
-	f := Finding{Severity: Warning, Kind: "moves-too-much", Remedy: s.To.Scheme.remedy()}
+	f := Finding{Severity: Warning, Kind: "moves-too-much", Remedy: s.To.Scheme.remedy(), size: moved}
 	if moved > moveError*least+chance {
 		f.Severity = Error
 	}

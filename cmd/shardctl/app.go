@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/shardctl/shardctl/internal/render"
+)
+
+// app is what commands need from the world, and the flags that all of them have.
+type app struct {
+	in                                   io.Reader
+	out, err                             io.Writer
+	getenv                               func(string) string
+	now                                  func() time.Time
+	inTerminal, outTerminal, errTerminal bool
+	columns                              int // of the terminal; 0 means unknown
+
+	output, color, logFormat string
+	verbose                  int
+
+	log *slog.Logger
+	// parsed tells that the command line was understood and a command has begun.
+	parsed bool
+}
+
+// run executes a command line and returns the exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	err := root.ExecuteContext(ctx)
+	return a.report(ctx, root, args, err)
+}
+
+func newRootCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "shardctl",
+		Short: "Who owns a key in a sharded fleet, why, and what a change will move",
+		Long: `shardctl is for people who run fleets that share out keys by rendezvous hashing:
+who owns this key, what will adding two nodes move, are my node names any good.
+
+It knows the placements of Sleet and MenteDB fleets to the bit, and has weighted
+placements of its own.`,
+		SilenceErrors:      true,
+		SilenceUsage:       true,
+		DisableSuggestions: true, // they come in one line with the error
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.applyEnvironment(cmd); err != nil {
+				return err
+			}
+			return a.setUp()
+		},
+	}
+	flags := cmd.PersistentFlags()
+	flags.StringVarP(&a.output, "output", "o", string(render.TableFormat), "form of output: "+strings.Join(render.Formats(), ", "))
+	flags.StringVar(&a.color, "color", "auto", "colours: auto (on a terminal, unless NO_COLOR is set), always, never")
+	flags.CountVarP(&a.verbose, "verbose", "v", "log what is done to standard error; twice for details")
+	flags.StringVar(&a.logFormat, "log-format", "text", "form of the log: text, json")
+	for _, name := range []string{"output", "color", "log-format"} {
+		fromEnvironment(flags, name)
+	}
+	completeWith(cmd, "output", render.Formats()...)
+	completeWith(cmd, "color", colorModes...)
+	completeWith(cmd, "log-format", logFormats...)
+
+	cmd.AddGroup(&cobra.Group{ID: "ask", Title: "Ask and plan:"}, &cobra.Group{ID: "more", Title: "More:"})
+	for _, sub := range []*cobra.Command{newOwnerCmd(a), newRebalancePlanCmd(a), newPlacementCmd(a)} {
+		sub.GroupID = "ask"
+		cmd.AddCommand(sub)
+	}
+	version := newVersionCmd(a)
+	version.GroupID = "more"
+	cmd.AddCommand(version)
+	cmd.SetHelpCommandGroupID("more")
+	cmd.SetCompletionCommandGroupID("more")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
+	return cmd
+}
+
+var (
+	colorModes = []string{"auto", "always", "never"}
+	logFormats = []string{"text", "json"}
+)
+
+// environmentKey marks flags that an environment variable can set. Only flags
+// that say where, or how to print, may have one; never one that chooses or forces.
+const environmentKey = "shardctl_environment"
+
+func fromEnvironment(flags *pflag.FlagSet, name string) {
+	variable := "SHARDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	flag := flags.Lookup(name)
+	flag.Usage += " [$" + variable + "]"
+	// The flag is known to exist.
+	_ = flags.SetAnnotation(name, environmentKey, []string{variable})
+}
+
+func (a *app) applyEnvironment(cmd *cobra.Command) error {
+	var firstErr error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		variables := f.Annotations[environmentKey]
+		if len(variables) == 0 || f.Changed || firstErr != nil {
+			return
+		}
+		if value := a.getenv(variables[0]); value != "" {
+			if err := cmd.Flags().Set(f.Name, value); err != nil {
+				firstErr = usageError("$%s: %v", variables[0], err)
+			}
+		}
+	})
+	return firstErr
+}
+
+// setUp checks the flags that all commands have, and starts the log.
+func (a *app) setUp() error {
+	if err := oneOf("--output", a.output, render.Formats()); err != nil {
+		return err
+	}
+	if err := oneOf("--color", a.color, colorModes); err != nil {
+		return err
+	}
+	if err := oneOf("--log-format", a.logFormat, logFormats); err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	switch {
+	case a.verbose == 1:
+		level = slog.LevelInfo
+	case a.verbose > 1:
+		level = slog.LevelDebug
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if a.logFormat == "json" {
+		a.log = slog.New(slog.NewJSONHandler(a.err, options))
+	} else {
+		a.log = slog.New(slog.NewTextHandler(a.err, options))
+	}
+	a.parsed = true
+	return nil
+}
+
+// oneOf checks that a flag has one of its values.
+func oneOf(flag, value string, known []string) error {
+	if slices.Contains(known, value) {
+		return nil
+	}
+	return usageError("%s %q is unknown (known: %s)", flag, value, strings.Join(known, ", "))
+}
+
+// printer prints in the form that the flags ask for.
+func (a *app) printer() *render.Printer {
+	color := a.color == "always" || (a.color == "auto" && a.outTerminal && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb")
+	return &render.Printer{Out: a.out, Format: render.Format(a.output), Terminal: a.outTerminal, Color: color, Columns: a.columns}
+}
+
+// note tells a person something beside the answer, on standard error. Programs
+// that read JSON have it in the answer.
+func (a *app) note(format string, args ...any) {
+	if a.output != string(render.JSONFormat) && a.output != string(render.YAMLFormat) {
+		fmt.Fprintf(a.err, "shardctl: "+format+"\n", args...)
+	}
+}
+
+// completeWith offers fixed values for a flag.
+func completeWith(cmd *cobra.Command, flag string, values ...string) {
+	// It fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}

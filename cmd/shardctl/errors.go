@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardctl/shardctl/internal/render"
+)
+
+// Exit codes.
+const (
+	exitDone        = 0
+	exitFailed      = 1   // it failed, or the input is wrong
+	exitFindings    = 2   // there are changes or findings, with --detailed-exitcode only
+	exitUsage       = 64  // the command line alone shows that it is wrong
+	exitInterrupted = 130 // by a signal
+)
+
+// exitError is an error with its exit code, what it is about, and what to do next.
+type exitError struct {
+	code   int
+	err    error
+	object string
+	hint   string
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// usageError says that the command line alone shows that it is wrong.
+func usageError(format string, args ...any) *exitError {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
+}
+
+// failure says that something else is wrong.
+func failure(format string, args ...any) *exitError {
+	return &exitError{code: exitFailed, err: fmt.Errorf(format, args...)}
+}
+
+func (e *exitError) about(object string) *exitError {
+	e.object = object
+	return e
+}
+
+func (e *exitError) withHint(format string, args ...any) *exitError {
+	e.hint = fmt.Sprintf(format, args...)
+	return e
+}
+
+// findings ends a command with the exit code for changes or findings, and prints nothing.
+var findings = &exitError{code: exitFindings, err: errors.New("there are findings")}
+
+// report prints an error, if there is one, and turns it into an exit code.
+func (a *app) report(ctx context.Context, root *cobra.Command, args []string, err error) int {
+	var exit *exitError
+	switch {
+	case err == nil:
+		return exitDone
+	case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
+		return exitDone // whoever reads has seen enough
+	case ctx.Err() != nil:
+		return exitInterrupted
+	case errors.As(err, &exit):
+	case !a.parsed:
+		exit = usageError("%s", usageMessage(root, args, err)).withHint("see %s --help", commandFor(root, args).CommandPath())
+	default:
+		exit = failure("%w", err)
+	}
+	if exit == findings {
+		return exit.code
+	}
+	a.printError(args, exit)
+	return exit.code
+}
+
+func (a *app) printError(args []string, e *exitError) {
+	message := oneLine(e.Error())
+	if a.output == string(render.JSONFormat) || (!a.parsed && wantsJSON(args, a.getenv)) {
+		type body struct {
+			Code    int    `json:"code"`
+			Message string `json:"message"`
+			Object  string `json:"object,omitempty"`
+			Hint    string `json:"hint,omitempty"`
+		}
+		encoder := json.NewEncoder(a.err)
+		encoder.SetEscapeHTML(false)
+		// There is nowhere to report that standard error is gone.
+		_ = encoder.Encode(map[string]body{"error": {e.code, message, e.object, e.hint}})
+		return
+	}
+	if e.hint != "" {
+		message += "; " + e.hint
+	}
+	fmt.Fprintln(a.err, "shardctl: "+render.Printable(message))
+}
+
+// oneLine joins the lines of joined errors.
+func oneLine(s string) string { return strings.Join(strings.Split(strings.TrimSpace(s), "\n"), "; ") }
+
+// wantsJSON looks for -o json in a command line that could not be parsed.
+func wantsJSON(args []string, getenv func(string) string) bool {
+	for i, arg := range args {
+		switch {
+		case arg == "--":
+			return false
+		case arg == "-ojson" || arg == "-o=json" || arg == "--output=json":
+			return true
+		case (arg == "-o" || arg == "--output") && i+1 < len(args):
+			return args[i+1] == "json"
+		}
+	}
+	return getenv("SHARDCTL_OUTPUT") == "json"
+}
+
+// commandFor finds the command that a command line means, as far as it can be told.
+func commandFor(root *cobra.Command, args []string) *cobra.Command {
+	cmd, _, err := root.Find(args)
+	if err != nil || cmd == nil {
+		return root
+	}
+	return cmd
+}
+
+// usageMessage adds to an error of the command line what was probably meant.
+func usageMessage(root *cobra.Command, args []string, err error) string {
+	message, _, _ := strings.Cut(err.Error(), "\n")
+	cmd := commandFor(root, args)
+	if quoted, found := strings.CutPrefix(message, "unknown command "); found {
+		parts := strings.SplitN(quoted, `"`, 3)
+		cmd.SuggestionsMinimumDistance = 2
+		if near := cmd.SuggestionsFor(parts[1]); len(near) > 0 {
+			message += fmt.Sprintf(" (did you mean %q?)", near[0])
+		}
+	}
+	return message
+}
+
+// fileError tells what is wrong with a file in the words of a person.
+func fileError(what, name string, err error) *exitError {
+	var pathErr *os.PathError
+	if errors.As(err, &pathErr) {
+		err = pathErr.Err
+	}
+	e := failure("%s %s: %w", what, name, err).about(name)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return e.withHint("check the path")
+	case errors.Is(err, os.ErrPermission):
+		return e.withHint("check the permissions")
+	case errors.Is(err, syscall.EISDIR):
+		return e.withHint("name a file in it")
+	}
+	return e
+}

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardctl/shardctl/pkg/inspect"
+	"github.com/shardctl/shardctl/pkg/placement"
+)
+
+type rebalancePlanOptions struct {
+	nodes            nodeFlags
+	change           changeFlags
+	scheme           schemeFlags
+	keys             keyFlags
+	toScheme         string
+	steps            bool
+	scenario         string
+	moves, out       string
+	topFlows         int
+	detailedExitCode bool
+}
+
+func newRebalancePlanCmd(a *app) *cobra.Command {
+	o := &rebalancePlanOptions{}
+	cmd := &cobra.Command{
+		Use:   "rebalance-plan [KEY...]",
+		Short: "Tell what a change of the nodes will move, before it is made",
+		Long: `Tell what a change of the nodes will move, before it is made: how many keys
+against how many are unavoidable, from where to where, who inherits the keys of a
+node that leaves, and how even the shares are before and after.
+
+The change is what joins, leaves or gets another weight, or a whole other set of
+nodes, or another scheme. With --steps nodes join and leave one at a time; a
+scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
+		Example: `  shardctl rebalance-plan --nodes a,b,c --add d --synthetic 'acct-%d:1000000'
+  shardctl rebalance-plan --nodes-file nodes.txt --remove node-3 --keys-file keys.txt --moves moves.csv
+  shardctl rebalance-plan --scheme sleet --nodes-file nodes.txt --add 7-sleet-node - < databases.txt
+  shardctl rebalance-plan --nodes a,b --to-nodes c,d --steps --synthetic 'acct-%d:100000' -o json`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runRebalancePlan(cmd.Context(), cmd, o, args) },
+	}
+	o.nodes.bind(cmd)
+	o.change.bind(cmd)
+	o.scheme.bind(cmd)
+	o.keys.bind(cmd)
+	o.keys.bindSynthetic(cmd)
+	flags := cmd.Flags()
+	flags.StringVar(&o.toScheme, "to-scheme", "", "scheme afterwards, to plan a switch")
+	flags.BoolVar(&o.steps, "steps", false, "make the change one node at a time, joins first")
+	flags.StringVar(&o.scenario, "scenario", "", "file of rounds of changes, one round a line")
+	flags.StringVar(&o.moves, "moves", "", "write each key that moves to this file, as CSV or NDJSON by its ending")
+	flags.StringVar(&o.out, "out", "", "save the plan as JSON, with a digest of what it was made from")
+	flags.IntVar(&o.topFlows, "top-flows", 10, "how many flows and heirs the table shows; 0 means all")
+	flags.BoolVar(&o.detailedExitCode, "detailed-exitcode", false, "exit with 2 if any key moves")
+	completeWith(cmd, "nodes")
+	completeWith(cmd, "to-scheme", describedSchemes()...)
+	completeWith(cmd, "top-flows")
+	return cmd
+}
+
+func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebalancePlanOptions, args []string) error {
+	if o.topFlows < 0 {
+		return usageError("--top-flows %d is below 0", o.topFlows)
+	}
+	scheme, err := o.scheme.scheme(cmd)
+	if err != nil {
+		return err
+	}
+	stages, last, err := o.stages(a, cmd, scheme)
+	if err != nil {
+		return err
+	}
+	if err := o.checkFiles(args); err != nil {
+		return err
+	}
+	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
+	if err != nil {
+		return err
+	}
+	if keys == nil {
+		return usageError("no keys are given").withHint("use --keys-file FILE, or - for standard input, or --synthetic 'acct-%%d:1000000'")
+	}
+	defer keys.close()
+	plain := make([]placement.Stage, len(stages))
+	for i, s := range stages {
+		plain[i] = s.Stage
+	}
+	planner, err := placement.NewPlanner(plain...)
+	if err != nil {
+		return nodesError(err, last.from, last.code)
+	}
+	return a.plan(ctx, o, planner, stages, keys)
+}
+
+// stages makes the fleets that the plan goes through, and gives the nodes of the last one.
+func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme) ([]roundStage, fleetNodes, error) {
+	before, err := o.nodes.read(a, "nodes")
+	if err != nil {
+		return nil, before, err
+	}
+	stages := []roundStage{{placement.Stage{Scheme: scheme, Nodes: before.NodeSet}, ""}}
+	add := func(set placement.NodeSet, change string) {
+		stages = append(stages, roundStage{placement.Stage{Scheme: scheme, Nodes: set}, change})
+	}
+	if o.scenario != "" {
+		if o.change.given() || o.steps || o.toScheme != "" {
+			return nil, before, usageError("--scenario says all that changes").withHint("leave out --add, --remove, --set-weight, --to-nodes, --to-scheme and --steps")
+		}
+		rounds, err := readFile(a, o.scenario, "scenario", inspect.ReadScenario)
+		if err != nil {
+			return nil, before, err
+		}
+		set := before.NodeSet
+		for i, round := range rounds {
+			if set, err = round.Apply(set); err != nil {
+				return nil, before, nodesError(fmt.Errorf("round %d (%s): %w", i+1, round, err), "scenario "+o.scenario, exitFailed)
+			}
+			add(set, round.String())
+		}
+		return stages, fleetNodes{set, "scenario " + o.scenario, exitFailed}, nil
+	}
+	if !o.change.given() && o.toScheme == "" {
+		return nil, before, usageError("no change is given").withHint("use --add, --remove, --set-weight, --to-nodes, --to-scheme or --scenario")
+	}
+	after, err := o.change.apply(a, before)
+	if err != nil {
+		return nil, after, err
+	}
+	if o.toScheme != "" {
+		if o.steps {
+			return nil, after, usageError("--steps does not go with --to-scheme: a scheme changes for all nodes at once")
+		}
+		if scheme, err = o.scheme.lookup(cmd, o.toScheme); err != nil {
+			return nil, after, err
+		}
+	}
+	round := inspect.Difference(before.NodeSet, after.NodeSet)
+	if !o.steps {
+		add(after.NodeSet, round.String())
+		return stages, after, nil
+	}
+	set := before.NodeSet
+	for _, single := range round.Singles() {
+		if set, err = single.Apply(set); err != nil {
+			return nil, after, nodesError(err, after.from, after.code)
+		}
+		add(set, single.String())
+	}
+	if len(stages) == 1 {
+		add(set, "")
+	}
+	return stages, after, nil
+}
+
+// checkFiles refuses output files that cannot be meant.
+func (o *rebalancePlanOptions) checkFiles(args []string) error {
+	if o.moves != "" && moveFormat(o.moves) == "" {
+		return usageError("--moves %s: the ending tells the form", o.moves).about(o.moves).withHint("use .csv, .ndjson or .jsonl")
+	}
+	fromInput := func(name string) bool { return name == "-" }
+	count := 0
+	for _, name := range []string{o.nodes.file, o.keys.file, o.change.to.file, o.scenario} {
+		if fromInput(name) {
+			count++
+		}
+		for _, out := range []string{o.moves, o.out} {
+			if name != "" && out != "" && filepath.Clean(name) == filepath.Clean(out) {
+				return usageError("%s is both read and written", name).about(name).withHint("write to another file")
+			}
+		}
+	}
+	if len(args) == 1 && args[0] == "-" && o.keys.file != "-" {
+		count++
+	}
+	if count > 1 {
+		return usageError("standard input is named more than once").withHint("put all but one in files")
+	}
+	if o.moves != "" && o.out != "" && filepath.Clean(o.moves) == filepath.Clean(o.out) {
+		return usageError("--moves and --out name the same file").about(o.out)
+	}
+	return nil
+}
+
+func moveFormat(name string) string {
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".csv":
+		return "csv"
+	case ".ndjson", ".jsonl":
+		return "ndjson"
+	}
+	return ""
+}
+
+func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, planner *placement.Planner, stages []roundStage, keys *keyInput) error {
+	options := placement.PlanOptions{}
+	var moves *moveWriter
+	if o.moves != "" {
+		file, err := createOutput("moves file", o.moves)
+		if err != nil {
+			return err
+		}
+		defer file.discard()
+		moves = newMoveWriter(file, moveFormat(o.moves), keys)
+		options.Moved = moves.write
+	}
+	source, digest := keys.source, (*keyDigest)(nil)
+	if o.out != "" {
+		digest = newKeyDigest()
+		source = digest.of(source)
+	}
+	bar := a.startProgress(keys.count)
+	options.Progress = bar.set
+	plan, err := planner.Run(ctx, source, options)
+	bar.done()
+	if err != nil {
+		return err
+	}
+	if plan.Keys == 0 {
+		return failure("%s: there are no keys to plan for", keys.name).about(keys.name)
+	}
+	result := newPlanResult(o, plan, stages)
+	if result.Skipped = keys.skipped(); result.Skipped > 0 {
+		a.note("%s: %d empty lines skipped", keys.name, result.Skipped)
+	}
+	a.log.Info("plan made", "from", keys.name, "keys", plan.Keys, "steps", len(plan.Steps))
+	if moves != nil {
+		if err := moves.commit(); err != nil {
+			return err
+		}
+		a.log.Info("moves written", "file", o.moves, "keys", result.Moved)
+	}
+	if o.out != "" {
+		result.Inputs = newPlanInputs(stages, digest)
+		if err := savePlan(o.out, result); err != nil {
+			return err
+		}
+		a.log.Info("plan saved", "file", o.out, "digest", result.Inputs.Digest)
+	}
+	if err := a.printer().Print(result.document(o, plan)); err != nil {
+		return err
+	}
+	if o.detailedExitCode && anyMoved(plan) {
+		return findings
+	}
+	return nil
+}
+
+func anyMoved(plan *placement.Plan) bool {
+	for _, s := range plan.Steps {
+		if s.Moved() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func savePlan(name string, result *planResult) error {
+	file, err := createOutput("plan file", name)
+	if err != nil {
+		return err
+	}
+	defer file.discard()
+	encoder := json.NewEncoder(file)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(result); err != nil {
+		return fileError("plan file", name, err)
+	}
+	return file.commit()
+}
+
+// moveWriter writes the keys that move.
+type moveWriter struct {
+	file *outputFile
+	csv  *csv.Writer
+	json *json.Encoder
+	keys *keyInput
+}
+
+func newMoveWriter(file *outputFile, format string, keys *keyInput) *moveWriter {
+	w := &moveWriter{file: file, keys: keys}
+	if format == "csv" {
+		w.csv = csv.NewWriter(file)
+		// An error stays in the buffered writer and comes out at the commit.
+		_ = w.csv.Write([]string{"key", "from", "to"})
+	} else {
+		w.json = json.NewEncoder(file)
+		w.json.SetEscapeHTML(false)
+	}
+	return w
+}
+
+// keyMove is a line of a moves file.
+type keyMove struct {
+	Key       string `json:"key"`
+	KeyBase64 string `json:"key_base64,omitempty"`
+	From      string `json:"from"`
+	To        string `json:"to"`
+}
+
+func (w *moveWriter) write(key []byte, from, to string) error {
+	shown := string(w.keys.shown(key))
+	var err error
+	if w.csv != nil {
+		err = w.csv.Write([]string{shown, from, to})
+	} else {
+		err = w.json.Encode(keyMove{shown, base64Of(shown), from, to})
+	}
+	if err != nil {
+		return fileError("moves file", w.file.name, err)
+	}
+	return nil
+}
+
+func (w *moveWriter) commit() error {
+	if w.csv != nil {
+		w.csv.Flush()
+	}
+	return w.file.commit()
+}
+
+// keyDigest is SHA-256 over all keys in their order, each after its length.
+type keyDigest struct{ hash hash.Hash }
+
+func newKeyDigest() *keyDigest { return &keyDigest{sha256.New()} }
+
+func (d *keyDigest) of(source placement.Source) placement.Source {
+	return func(b *placement.Batch) error {
+		err := source(b)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		var length [8]byte
+		for i := range b.Len() {
+			key := b.Key(i)
+			binary.BigEndian.PutUint64(length[:], uint64(len(key)))
+			d.hash.Write(length[:])
+			d.hash.Write(key)
+		}
+		return err
+	}
+}
+
+func (d *keyDigest) String() string { return "sha256:" + hex.EncodeToString(d.hash.Sum(nil)) }
