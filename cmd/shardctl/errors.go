@@ -81,19 +81,25 @@ func (a *app) report(ctx context.Context, root *cobra.Command, args []string, er
 	return exit.code
 }
 
+// errorResult is an error as `-o json` prints it, on standard error.
+type errorResult struct {
+	Error errorBody `json:"error"`
+}
+
+type errorBody struct {
+	Code    int    `json:"code" jsonschema:"the exit code"`
+	Message string `json:"message" jsonschema:"what happened"`
+	Object  string `json:"object,omitempty" jsonschema:"what it happened to"`
+	Hint    string `json:"hint,omitempty" jsonschema:"what to do next"`
+}
+
 func (a *app) printError(args []string, e *exitError) {
 	message := oneLine(e.Error())
 	if a.output == string(render.JSONFormat) || (!a.parsed && wantsJSON(args, a.getenv)) {
-		type body struct {
-			Code    int    `json:"code"`
-			Message string `json:"message"`
-			Object  string `json:"object,omitempty"`
-			Hint    string `json:"hint,omitempty"`
-		}
 		encoder := json.NewEncoder(a.err)
 		encoder.SetEscapeHTML(false)
 		// There is nowhere to report that standard error is gone.
-		_ = encoder.Encode(map[string]body{"error": {e.code, message, e.object, e.hint}})
+		_ = encoder.Encode(errorResult{errorBody{e.code, message, e.object, e.hint}})
 		return
 	}
 	if e.hint != "" {

@@ -84,12 +84,12 @@ func (a *app) runOwner(ctx context.Context, cmd *cobra.Command, o *ownerOptions,
 	if err != nil {
 		return err
 	}
+	if err := onceFromInput(args, o.nodes.file, o.keys.file); err != nil {
+		return err
+	}
 	nodes, err := o.nodes.read(a, "nodes")
 	if err != nil {
 		return err
-	}
-	if o.nodes.file == "-" && (o.keys.file == "-" || (len(args) == 1 && args[0] == "-")) {
-		return usageError("nodes and keys both come from standard input").withHint("put one of them in a file")
 	}
 	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
 	if err != nil {

@@ -88,6 +88,9 @@ func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *plac
 	if err != nil {
 		return err
 	}
+	if err := onceFromInput(args, o.nodes.file, o.keys.file); err != nil {
+		return err
+	}
 	nodes := fleetNodes{code: exitUsage}
 	if o.nodes.given() || o.suggest == 0 {
 		if nodes, err = o.nodes.read(a, "nodes"); err != nil {

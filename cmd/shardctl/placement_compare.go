@@ -91,6 +91,9 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 	if cmd.Flags().Changed("slots") && !slices.Contains(o.schemes, "xxh64-slots") {
 		return usageError("--slots applies to the scheme xxh64-slots, which is not compared")
 	}
+	if err := onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file); err != nil {
+		return err
+	}
 	before, err := o.nodes.read(a, "nodes")
 	if err != nil {
 		return err

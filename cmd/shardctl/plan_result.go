@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/placement"
@@ -17,11 +18,12 @@ type planResult struct {
 	Service       string `json:"service,omitempty"`
 	Target        string `json:"target,omitempty"`
 
-	Keys            uint64  `json:"keys"`
-	Skipped         int     `json:"skipped_lines,omitempty" jsonschema:"empty lines of the key list"`
-	Moved           uint64  `json:"moved"`
-	MovedFraction   float64 `json:"moved_fraction"`
-	MinimumFraction float64 `json:"minimum_fraction" jsonschema:"what no placement could avoid to move: the larger of half the sum of the changes in fair share and the share of keys on leaving nodes"`
+	Keys             uint64   `json:"keys"`
+	Skipped          int      `json:"skipped_lines,omitempty" jsonschema:"empty lines of the key list"`
+	Moved            uint64   `json:"moved"`
+	MovedFraction    float64  `json:"moved_fraction"`
+	MinimumFraction  float64  `json:"minimum_fraction" jsonschema:"what no placement could avoid to move: the larger of half the sum of the changes in fair share and the share of keys on leaving nodes"`
+	ExpectedFraction *float64 `json:"expected_fraction,omitempty" jsonschema:"what rendezvous hashing with a perfect hash moves, for schemes whose movement is minimal"`
 
 	Nodes    []planNode          `json:"nodes"`
 	Flows    []planFlow          `json:"flows" jsonschema:"the largest first"`
@@ -126,6 +128,9 @@ func newPlanResult(o *rebalancePlanOptions, plan *placement.Plan, stages []round
 		Balance:  planBalance{newBalanceResult(step.BalanceBefore()), newBalanceResult(step.BalanceAfter())},
 		Warnings: nonNil(step.Warnings()),
 	}
+	if expected, known := step.ExpectedFraction(); known {
+		r.ExpectedFraction = &expected
+	}
 	fairBefore, fairAfter := step.FairBefore(), step.FairAfter()
 	for i := range step.Union.Len() {
 		r.Nodes = append(r.Nodes, planNode{
@@ -226,7 +231,11 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 	}
 	w := &textWriter{p: p}
 	w.line("%s, %d to %d nodes, %d keys", scheme, from.Nodes.Len(), to.Nodes.Len(), r.Keys)
-	w.line("moved    %d keys, %.2f%%; unavoidable are %.2f%%", r.Moved, 100*r.MovedFraction, 100*r.MinimumFraction)
+	moved := fmt.Sprintf("moved    %d keys, %.2f%%; unavoidable are %.2f%%", r.Moved, 100*r.MovedFraction, 100*r.MinimumFraction)
+	if r.ExpectedFraction != nil {
+		moved += fmt.Sprintf(", a perfect hash moves %.2f%%", 100**r.ExpectedFraction)
+	}
+	w.line("%s", moved)
 	w.balance("before", r.Balance.Before)
 	w.balance("after", r.Balance.After)
 	w.line("")
@@ -239,7 +248,7 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 		w.line("")
 		w.table(r.flowTable(o.topFlows))
 		if more := len(r.Flows) - o.topFlows; o.topFlows > 0 && more > 0 {
-			w.line("and %d flows more (--top-flows 0 shows all)", more)
+			w.line("and %d more (--top-flows 0 shows all)", more)
 		}
 	}
 	for _, h := range r.Heirs {
@@ -247,7 +256,7 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 		w.line("heirs of %s (%d keys, as concentrated as %.1f equal heirs)", render.Printable(h.Node), h.Keys, h.Effective)
 		w.table(heirTable(h, o.topFlows))
 		if more := len(h.Heirs) - o.topFlows; o.topFlows > 0 && more > 0 {
-			w.line("and %d heirs more", more)
+			w.line("and %d more", more)
 		}
 	}
 	w.findings(r.Warnings)

@@ -78,11 +78,11 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 	if err != nil {
 		return err
 	}
-	stages, last, err := o.stages(a, cmd, scheme)
-	if err != nil {
+	if err := o.checkFiles(args); err != nil {
 		return err
 	}
-	if err := o.checkFiles(args); err != nil {
+	stages, last, err := o.stages(a, cmd, scheme)
+	if err != nil {
 		return err
 	}
 	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
@@ -169,28 +169,17 @@ func (o *rebalancePlanOptions) checkFiles(args []string) error {
 	if o.moves != "" && moveFormat(o.moves) == "" {
 		return usageError("--moves %s: the ending tells the form", o.moves).about(o.moves).withHint("use .csv, .ndjson or .jsonl")
 	}
-	fromInput := func(name string) bool { return name == "-" }
-	count := 0
 	for _, name := range []string{o.nodes.file, o.keys.file, o.change.to.file, o.scenario} {
-		if fromInput(name) {
-			count++
-		}
 		for _, out := range []string{o.moves, o.out} {
 			if name != "" && out != "" && filepath.Clean(name) == filepath.Clean(out) {
 				return usageError("%s is both read and written", name).about(name).withHint("write to another file")
 			}
 		}
 	}
-	if len(args) == 1 && args[0] == "-" && o.keys.file != "-" {
-		count++
-	}
-	if count > 1 {
-		return usageError("standard input is named more than once").withHint("put all but one in files")
-	}
 	if o.moves != "" && o.out != "" && filepath.Clean(o.moves) == filepath.Clean(o.out) {
 		return usageError("--moves and --out name the same file").about(o.out)
 	}
-	return nil
+	return onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file, o.scenario)
 }
 
 func moveFormat(name string) string {

@@ -102,6 +102,24 @@ func readFile[T any](a *app, name, what string, read func(io.Reader) (T, error))
 	return value, nil
 }
 
+// onceFromInput refuses a command line that reads standard input for two things:
+// a lone "-" among the arguments, and files named "-".
+func onceFromInput(args []string, files ...string) error {
+	count := 0
+	for _, name := range files {
+		if name == "-" {
+			count++
+		}
+	}
+	if len(args) == 1 && args[0] == "-" {
+		count++
+	}
+	if count > 1 {
+		return usageError("standard input (-) is named more than once").withHint("put all but one in files")
+	}
+	return nil
+}
+
 // open opens a file for reading, or standard input for "-".
 func (a *app) open(name, what string) (io.Reader, func(), error) {
 	if name == "-" {

@@ -104,22 +104,26 @@ func oneHeir(stage Stage, node, heir string, share float64, keys uint64, choices
 	}, true
 }
 
-// movesTooMuch reports a change that moves more than it has to.
+// movesTooMuch reports a change that moves more than a perfect hash would, or,
+// where a scheme claims no minimal movement, more than it has to.
 func (s *Step) movesTooMuch(what string) []Finding {
-	moved, least := s.MovedFraction(), s.MinimumFraction()
 	if s.From.Scheme != s.To.Scheme || s.Keys == 0 {
 		return nil
 	}
+	moved, limit, reason := s.MovedFraction(), s.MinimumFraction(), "%.1f%% would be unavoidable"
+	if expected, known := s.ExpectedFraction(); known && expected > limit {
+		limit, reason = expected, "a perfect hash would move %.1f%%"
+	}
 	// The number of keys on what joins or leaves is a draw, too.
-	chance := 4 * math.Sqrt(max(least, 1/float64(s.Keys))/float64(s.Keys))
-	if moved <= moveLimit*least+chance {
+	chance := 4 * math.Sqrt(max(limit, 1/float64(s.Keys))/float64(s.Keys))
+	if moved <= moveLimit*limit+chance {
 		return nil
 	}
 	f := Finding{Severity: Warning, Kind: "moves-too-much", Remedy: s.To.Scheme.remedy(), size: moved}
-	if moved > moveError*least+chance {
+	if moved > moveError*limit+chance {
 		f.Severity = Error
 	}
-	f.Message = fmt.Sprintf("%s moves %.1f%% of the keys; %.1f%% would be unavoidable", what, 100*moved, 100*least)
+	f.Message = fmt.Sprintf("%s moves %.1f%% of the keys; "+reason, what, 100*moved, 100*limit)
 	return []Finding{f}
 }
 

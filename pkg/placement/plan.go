@@ -381,6 +381,32 @@ func (s *Step) MinimumFraction() float64 {
 	return max(change/2, fraction(leaving, s.Keys))
 }
 
+// ExpectedFraction is what rendezvous hashing with a perfect hash moves, 0 to 1:
+// more than the minimum where nodes join and leave at once, since those that stay
+// then lose keys to the new ones and gain those of the old. It is false where the
+// scheme changes, or claims no minimal movement.
+//
+// Ranking by weight / -log(u) is a race of exponential clocks: node i, with the weights w before
+// and v after, wins both times with the probability 1 / sum over j of max(w_j/w_i, v_j/v_i).
+func (s *Step) ExpectedFraction() (float64, bool) {
+	if s.From.Scheme != s.To.Scheme || !s.From.Scheme.Minimal {
+		return 0, false
+	}
+	before, after := s.FairBefore(), s.FairAfter()
+	stays := 0.0
+	for i := range before {
+		if before[i] == 0 || after[i] == 0 {
+			continue
+		}
+		sum := 0.0
+		for j := range before {
+			sum += max(before[j]/before[i], after[j]/after[i])
+		}
+		stays += 1 / sum
+	}
+	return max(0, 1-stays), true
+}
+
 // Heirs are the flows out of a node, the largest first.
 func (s *Step) Heirs(node int) []Flow {
 	return slices.DeleteFunc(s.Flows(), func(f Flow) bool { return f.From != node })

@@ -184,6 +184,41 @@ func TestMinimumFraction(t *testing.T) {
 	})
 }
 
+// What a change is expected to move is what it moves, within five standard deviations.
+func TestExpectedFraction(t *testing.T) {
+	const keys = 40_000
+	tests := []struct {
+		name          string
+		before, after []string
+		want          float64
+	}{
+		{"one joins three", []string{"a", "b", "c"}, []string{"a", "b", "c", "d"}, 0.25},
+		{"one is replaced", []string{"a", "b", "c"}, []string{"b", "c", "d"}, 0.5},
+		{"a weight doubles", []string{"a", "b", "c"}, []string{"a", "b", "c=2"}, 0.5 - 1.0/3},
+		{"weights change places", []string{"a=3", "b"}, []string{"a", "b=3"}, -1},
+		{"everything", []string{"a=2", "b", "c"}, []string{"b=5", "c", "d=0.5"}, -1},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			step := mustPlan(t, numbered("k%d", keys), PlanOptions{}, stageOf(t, "xxh64", tt.before...), stageOf(t, "xxh64", tt.after...)).Overall
+			expected, known := step.ExpectedFraction()
+			if !known || (tt.want >= 0 && math.Abs(expected-tt.want) > 1e-9) {
+				t.Errorf("expected %v, want %v", expected, tt.want)
+			}
+			if sd := math.Sqrt(expected * (1 - expected) / keys); math.Abs(step.MovedFraction()-expected) > 5*sd {
+				t.Errorf("moved %.4f, expected %.4f within %.4f", step.MovedFraction(), expected, 5*sd)
+			}
+			if len(step.Warnings()) > 0 {
+				t.Errorf("warnings: %+v", step.Warnings())
+			}
+		})
+	}
+	step := mustPlan(t, numbered("k%d", 100), PlanOptions{}, stageOf(t, "modulo", "a", "b"), stageOf(t, "modulo", "a")).Overall
+	if _, known := step.ExpectedFraction(); known {
+		t.Error("modulo has no expected movement")
+	}
+}
+
 func TestPlanRefuses(t *testing.T) {
 	full, zero := stageOf(t, "xxh64", "a"), stageOf(t, "xxh64", "a=0")
 	empty := Stage{full.Scheme, NodeSet{}}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
+
+	"github.com/shardctl/shardctl/pkg/placement"
+)
+
+// repository is the root of the repository, from this package's folder.
+const repository = "../.."
+
+// generated is a set of files by their path in the repository.
+type generated map[string][]byte
+
+// TestGeneratedFiles holds the generated files of the repository against what they
+// are generated from. With -update it writes them.
+func TestGeneratedFiles(t *testing.T) {
+	files := generated{}
+	files.completions(t)
+	files.reference(t)
+	files.schemas(t)
+	for path, want := range files {
+		name := filepath.Join(repository, path)
+		if *update {
+			if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(name, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Errorf("%v; run make generate", err)
+		} else if diff := cmp.Diff(string(want), string(got)); diff != "" {
+			t.Errorf("%s is out of date; run make generate: %s", path, diff)
+		}
+	}
+	for _, folder := range []string{"completions", "docs/reference", "docs/man", "docs/schema"} {
+		entries, err := os.ReadDir(filepath.Join(repository, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			path := folder + "/" + entry.Name()
+			if files[path] != nil {
+				continue
+			}
+			if !*update {
+				t.Errorf("%s is no longer generated; run make generate", path)
+			} else if err := os.Remove(filepath.Join(repository, path)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+func (g generated) completions(t *testing.T) {
+	root := newRootCmd(&app{})
+	for name, generate := range map[string]func(*bytes.Buffer) error{
+		"shardctl.bash": func(b *bytes.Buffer) error { return root.GenBashCompletionV2(b, true) },
+		"_shardctl":     func(b *bytes.Buffer) error { return root.GenZshCompletion(b) },
+		"shardctl.fish": func(b *bytes.Buffer) error { return root.GenFishCompletion(b, true) },
+		"shardctl.ps1":  func(b *bytes.Buffer) error { return root.GenPowerShellCompletionWithDesc(b) },
+	} {
+		var b bytes.Buffer
+		if err := generate(&b); err != nil {
+			t.Fatal(err)
+		}
+		g["completions/"+name] = b.Bytes()
+	}
+}
+
+func (g generated) reference(t *testing.T) {
+	root := newRootCmd(&app{})
+	root.InitDefaultCompletionCmd()
+	root.DisableAutoGenTag = true
+	for _, cmd := range allCommands(root) {
+		cmd.DisableAutoGenTag = true
+		name := strings.ReplaceAll(cmd.CommandPath(), " ", "_")
+		var page, man bytes.Buffer
+		if err := doc.GenMarkdown(cmd, &page); err != nil {
+			t.Fatal(err)
+		}
+		g["docs/reference/"+name+".md"] = page.Bytes()
+		// Without a date of its own a page would change every month.
+		date := time.Date(2026, time.December, 1, 0, 0, 0, 0, time.UTC)
+		header := &doc.GenManHeader{Title: strings.ToUpper(strings.ReplaceAll(name, "_", "-")), Section: "1", Source: "shardctl", Manual: "shardctl", Date: &date}
+		if err := doc.GenMan(cmd, header, &man); err != nil {
+			t.Fatal(err)
+		}
+		g["docs/man/"+strings.ReplaceAll(name, "_", "-")+".1"] = man.Bytes()
+	}
+}
+
+// allCommands lists a command and those under it that people see.
+func allCommands(cmd *cobra.Command) []*cobra.Command {
+	all := []*cobra.Command{cmd}
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			all = append(all, allCommands(sub)...)
+		}
+	}
+	return all
+}
+
+// schemaOf lists the documents that commands print as JSON.
+var schemaOf = map[string]reflect.Type{
+	"owner":             reflect.TypeFor[ownerResult](),
+	"rebalance-plan":    reflect.TypeFor[planResult](),
+	"placement-check":   reflect.TypeFor[checkResult](),
+	"placement-compare": reflect.TypeFor[compareResult](),
+	"placement-schemes": reflect.TypeFor[schemesResult](),
+	"version":           reflect.TypeFor[versionResult](),
+	"error":             reflect.TypeFor[errorResult](),
+}
+
+func schema(t testing.TB, name string) *jsonschema.Schema {
+	t.Helper()
+	s, err := jsonschema.ForType(schemaOf[name], &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[placement.Weight]():   {Type: "number", Description: "at most six decimal places"},
+		reflect.TypeFor[placement.Severity](): {Type: "string", Enum: []any{"info", "warning", "error"}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	arraysAreNeverNull(s)
+	s.Title = "shardctl " + strings.Replace(name, "placement-", "placement ", 1)
+	s.Schema = "https://json-schema.org/draft/2020-12/schema"
+	return s
+}
+
+// arraysAreNeverNull makes a schema say what is true of all output here.
+func arraysAreNeverNull(s *jsonschema.Schema) {
+	if slices.Equal(s.Types, []string{"null", "array"}) {
+		s.Type, s.Types = "array", nil
+	}
+	eachSchemaIn(s, arraysAreNeverNull)
+}
+
+// allowAdditions makes a schema take fields that a later version adds.
+func allowAdditions(s *jsonschema.Schema) {
+	s.AdditionalProperties = nil
+	eachSchemaIn(s, allowAdditions)
+}
+
+func eachSchemaIn(s *jsonschema.Schema, visit func(*jsonschema.Schema)) {
+	if s.Items != nil {
+		visit(s.Items)
+	}
+	for _, property := range s.Properties {
+		visit(property)
+	}
+}
+
+func (g generated) schemas(t *testing.T) {
+	for name := range schemaOf {
+		s := schema(t, name)
+		allowAdditions(s)
+		text, err := json.MarshalIndent(s, "", "  ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		g["docs/schema/"+name+".json"] = append(text, '\n')
+	}
+}
+
+// TestOutputMatchesSchema checks real output against the schemas.
+func TestOutputMatchesSchema(t *testing.T) {
+	sleet := []string{"--scheme", "sleet", "--nodes", "sleet-1,sleet-2,sleet-3,sleet-4,sleet-5"}
+	keys := []string{"--synthetic", "acct-%d:1000"}
+	tests := []struct {
+		schema string
+		args   []string
+	}{
+		{"owner", []string{"owner", "--nodes", "a,b", "k"}},
+		{"owner", []string{"owner", "--nodes", "a=2,b,c=0", "--top", "2", "--explain", "k", "\xff"}},
+		{"owner", append([]string{"owner", "--target", "dr", "s3://b/x"}, sleet...)},
+		{"rebalance-plan", append([]string{"rebalance-plan", "--nodes", "a,b,c", "--remove", "a"}, keys...)},
+		{"rebalance-plan", append([]string{"rebalance-plan", "--nodes", "a,b,c", "--to-nodes", "c,d", "--steps"}, keys...)},
+		{"rebalance-plan", append([]string{"rebalance-plan", "--add", "sleet-6", "--synthetic", "s3://b/%d:1000"}, sleet...)},
+		{"rebalance-plan", append([]string{"rebalance-plan", "--nodes", "a", "--to-scheme", "mentedb"}, keys...)},
+		{"placement-check", append([]string{"placement", "check"}, sleet...)},
+		{"placement-check", []string{"placement", "check", "--nodes", "a", "--scheme", "modulo"}},
+		{"placement-check", []string{"placement", "check", "--suggest", "3"}},
+		{"placement-compare", []string{"placement", "compare", "--nodes", "a=2,b", "--synthetic", "%d:500"}},
+		{"placement-schemes", []string{"placement", "schemes"}},
+		{"version", []string{"version"}},
+		{"error", []string{"owner", "--nodes", "a,a", "k"}},
+		{"error", []string{"nonsense"}},
+	}
+	var tried []string
+	for _, tt := range tests {
+		t.Run(tt.schema, func(t *testing.T) {
+			got := execute(t, "", append(tt.args, "-o", "json")...)
+			text := got.stdout
+			if tt.schema == "error" {
+				text = got.err
+			}
+			var value any
+			if err := json.Unmarshal([]byte(text), &value); err != nil {
+				t.Fatalf("%v in %s%s", err, got.stdout, got.err)
+			}
+			resolved, err := schema(t, tt.schema).Resolve(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := resolved.Validate(value); err != nil {
+				t.Errorf("%v in %s", err, text)
+			}
+		})
+		tried = append(tried, tt.schema)
+	}
+	for name := range schemaOf {
+		if !slices.Contains(tried, name) {
+			t.Errorf("no output is checked against the schema %s", name)
+		}
+	}
+}
+
+// TestEveryCommand holds what each command must have.
+func TestEveryCommand(t *testing.T) {
+	for _, cmd := range allCommands(newRootCmd(&app{})) {
+		if cmd.Runnable() && cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.CommandPath())
+		}
+		if cmd.Short == "" {
+			t.Errorf("%s has no description", cmd.CommandPath())
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+var update = flag.Bool("update", false, "rewrite generated files and the expected output in scripts and docs")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"shardctl": func() { os.Exit(realMain()) },
+	})
+}
+
+// TestScripts runs the commands as people use them.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		UpdateScripts:       *update,
+		RequireUniqueNames:  true,
+		RequireExplicitExec: false,
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("NO_COLOR", "")
+			env.Setenv("SHARDCTL_OUTPUT", "")
+			return nil
+		},
+	})
+}
+
+// result is what a command line gave.
+type result struct {
+	code        int
+	stdout, err string
+}
+
+// execute runs a command line in this process.
+func execute(t testing.TB, stdin string, args ...string) result {
+	t.Helper()
+	return executeContext(t, context.Background(), stdin, args...)
+}
+
+func executeContext(t testing.TB, ctx context.Context, stdin string, args ...string) result {
+	t.Helper()
+	var out, err bytes.Buffer
+	a := &app{in: strings.NewReader(stdin), out: &out, err: &err, getenv: func(string) string { return "" }, now: time.Now}
+	code := a.run(ctx, args)
+	return result{code, out.String(), err.String()}
+}
