@@ -62,7 +62,7 @@ func ReadNodeList(r io.Reader) ([]placement.Node, error) {
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
 	if text := bytes.TrimSpace(data); len(text) > 0 && (text[0] == '[' || text[0] == '{') {
-		return parseNodeJSON(text)
+		return parseNodeJSON(data, text[0] == '{')
 	}
 	var nodes []placement.Node
 	number := 0
@@ -93,9 +93,9 @@ func withoutComment(line string) string {
 	return line
 }
 
-func parseNodeJSON(text []byte) ([]placement.Node, error) {
+func parseNodeJSON(text []byte, object bool) ([]placement.Node, error) {
 	list := json.RawMessage(text)
-	if text[0] == '{' {
+	if object {
 		var object struct{ Nodes json.RawMessage }
 		if err := json.Unmarshal(text, &object); err != nil {
 			return nil, jsonError(text, err)

@@ -71,7 +71,7 @@ func TestPlanEqualsOneByOne(t *testing.T) {
 				continue
 			case 1:
 				if s.Weights {
-					n.Weight += 500_000
+					n.Weight = min(n.Weight+500_000, MaxWeight)
 				}
 			}
 			after = append(after, n)
