@@ -128,7 +128,7 @@ func main() {
 			rows = append(rows, row)
 		}
 	}
-	if *planKeys > 0 && strings.Contains("plan", *only) {
+	if *planKeys > 0 && strings.HasPrefix("plan, xxh64", *only) {
 		rows = append(rows, planRows(*planKeys)...)
 	}
 	fmt.Printf("%s, %s/%s, %d cores\n\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())

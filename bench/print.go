@@ -22,5 +22,3 @@ func printMarkdown(header []string, rows [][]string) {
 		fmt.Printf("| %s |\n", strings.Join(row, " | "))
 	}
 }
-
-func planRows(keys int) [][]string { return nil }

@@ -36,9 +36,9 @@ func fnv1a(state uint64, b []byte) uint64 {
 
 // fnv8 continues eight states over the same bytes at once. A multiplication
 // takes several cycles and a new one can start in each, so this costs hardly
-// more than one state.
-func fnv8(h *[8]uint64, b []byte) {
-	h0, h1, h2, h3, h4, h5, h6, h7 := h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7]
+// more than one state. The results come back in registers.
+func fnv8(states *[8]uint64, b []byte) (h0, h1, h2, h3, h4, h5, h6, h7 uint64) {
+	h0, h1, h2, h3, h4, h5, h6, h7 = states[0], states[1], states[2], states[3], states[4], states[5], states[6], states[7]
 	for _, c := range b {
 		x := uint64(c)
 		h0 = (h0 ^ x) * fnvPrime
@@ -50,7 +50,20 @@ func fnv8(h *[8]uint64, b []byte) {
 		h6 = (h6 ^ x) * fnvPrime
 		h7 = (h7 ^ x) * fnvPrime
 	}
-	*h = [8]uint64{h0, h1, h2, h3, h4, h5, h6, h7}
+	return
+}
+
+// fnv4 is fnv8 for four states.
+func fnv4(states *[4]uint64, b []byte) (h0, h1, h2, h3 uint64) {
+	h0, h1, h2, h3 = states[0], states[1], states[2], states[3]
+	for _, c := range b {
+		x := uint64(c)
+		h0 = (h0 ^ x) * fnvPrime
+		h1 = (h1 ^ x) * fnvPrime
+		h2 = (h2 ^ x) * fnvPrime
+		h3 = (h3 ^ x) * fnvPrime
+	}
+	return
 }
 
 // fnvPower is P^n.

@@ -305,9 +305,12 @@ func TestFNVDecomposes(t *testing.T) {
 		if got := (state-class)*fnvPower(len(tail)) + fnv1a(class, tail); got != plain {
 			t.Fatalf("decomposed is %x, want %x", got, plain)
 		}
-		eight := [8]uint64{0: state, 7: state}
-		if fnv8(&eight, tail); eight[0] != plain || eight[7] != plain {
-			t.Fatalf("fnv8 is %x, want %x", eight, plain)
+		states := [8]uint64{0: state, 4: state, 7: state}
+		if got := eightOf(fnv8(&states, tail)); got[0] != plain || got[4] != plain || got[7] != plain {
+			t.Fatalf("fnv8 is %x, want %x", got, plain)
+		}
+		if first, _, _, last := fnv4((*[4]uint64)(states[4:]), tail); first != plain || last != plain {
+			t.Fatalf("fnv4 is %x and %x, want %x", first, last, plain)
 		}
 	})
 }

@@ -24,12 +24,12 @@ func (r *menteDB) AppendTop(dst []int, key []byte, k int) []int {
 	var space [smallTop]candidate
 	list, rule := space[:0], topRule{k: k, higherID: true}
 	f := r.field
-	for i := 0; i < len(f.states); i += 8 {
-		var h [8]uint64
-		n := copy(h[:], f.states[i:])
-		fnv8(&h, key)
-		for j, score := range h[:n] {
-			list = rule.insert(list, candidate{score, f.nodes[i+j]})
+	for i := 0; i < f.count; i += 4 {
+		h0, h1, h2, h3 := fnv4((*[4]uint64)(f.states[i:]), key)
+		for j, score := range [4]uint64{h0, h1, h2, h3} {
+			if i+j < f.count {
+				list = rule.insert(list, candidate{score, f.nodes[i+j]})
+			}
 		}
 	}
 	return appendNodes(dst, list)
@@ -42,7 +42,8 @@ func (r *menteDB) StateBytes() int { return len(r.field.states)*(8+4) + len(r.fi
 // and nodes whose states share their low byte share everything that depends on
 // the key's bytes: fnv(s, key) = (s - c)·P^L + fnv(c, key).
 type menteDBField struct {
-	states []uint64 // grouped by class, ascending
+	count  int
+	states []uint64 // grouped by class, ascending; padded to a multiple of 4 with copies of the last
 	nodes  []int32  // index in the set of each state
 	starts []uint64 // the classes that occur, padded to a multiple of 8 with copies of the first
 	spans  []int32  // nodes of starts[i] are spans[i] to spans[i+1]
@@ -67,8 +68,13 @@ func newMenteDBField(nodes []member) *menteDBField {
 			f.spans = append(f.spans, int32(i))
 		}
 	}
-	f.spans = append(f.spans, int32(len(f.nodes)))
-	if float64(len(f.nodes)) < classesPay*float64(len(f.starts)) {
+	f.count = len(f.nodes)
+	f.spans = append(f.spans, int32(f.count))
+	for len(f.states)%4 != 0 {
+		f.states = append(f.states, f.states[f.count-1])
+		f.nodes = append(f.nodes, f.nodes[f.count-1])
+	}
+	if float64(f.count) < classesPay*float64(len(f.starts)) {
 		f.starts = nil
 	}
 	for len(f.starts)%8 != 0 {
@@ -84,25 +90,23 @@ func (f *menteDBField) best(key []byte) candidate {
 	best := candidate{node: -1}
 	i := 0
 	for ; i+8 <= len(f.states); i += 8 {
-		h := *(*[8]uint64)(f.states[i:])
-		fnv8(&h, key)
-		top := max(max(max(h[0], h[1]), max(h[2], h[3])), max(max(h[4], h[5]), max(h[6], h[7])))
+		h0, h1, h2, h3, h4, h5, h6, h7 := fnv8((*[8]uint64)(f.states[i:]), key)
+		top := max(max(max(h0, h1), max(h2, h3)), max(max(h4, h5), max(h6, h7)))
 		if top < best.score {
 			continue
 		}
-		for j, score := range h {
+		for j, score := range [8]uint64{h0, h1, h2, h3, h4, h5, h6, h7} {
 			if score == top {
 				best = best.orHigherID(candidate{score, f.nodes[i+j]})
 			}
 		}
 	}
 	if i < len(f.states) {
-		var h [8]uint64
-		n := copy(h[:], f.states[i:])
-		fnv8(&h, key)
-		for j, score := range h[:n] {
-			best = best.orHigherID(candidate{score, f.nodes[i+j]})
-		}
+		h0, h1, h2, h3 := fnv4((*[4]uint64)(f.states[i:]), key)
+		best = best.orHigherID(candidate{h0, f.nodes[i]})
+		best = best.orHigherID(candidate{h1, f.nodes[i+1]})
+		best = best.orHigherID(candidate{h2, f.nodes[i+2]})
+		best = best.orHigherID(candidate{h3, f.nodes[i+3]})
 	}
 	return best
 }
@@ -111,8 +115,7 @@ func (f *menteDBField) bestByClass(key []byte) candidate {
 	power := fnvPower(len(key))
 	best := candidate{node: -1}
 	for i := 0; i < len(f.starts); i += 8 {
-		h := *(*[8]uint64)(f.starts[i:])
-		fnv8(&h, key)
+		h := eightOf(fnv8((*[8]uint64)(f.starts[i:]), key))
 		for j := 0; j < 8 && i+j+1 < len(f.spans); j++ {
 			class, tail := f.starts[i+j], h[j]
 			for at := f.spans[i+j]; at < f.spans[i+j+1]; at++ {
@@ -123,6 +126,10 @@ func (f *menteDBField) bestByClass(key []byte) candidate {
 		}
 	}
 	return best
+}
+
+func eightOf(h0, h1, h2, h3, h4, h5, h6, h7 uint64) [8]uint64 {
+	return [8]uint64{h0, h1, h2, h3, h4, h5, h6, h7}
 }
 
 // orHigherID is the better of two candidates; a may be none.
