@@ -40,7 +40,6 @@ type peer struct {
 // result is the median time of one contestant, and how many times ours it takes.
 type result struct {
 	name    string
-	perKey  time.Duration
 	picos   float64
 	ratio   float64
 	low, up float64 // the middle half of the ratios of all rounds

@@ -232,7 +232,7 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 	w := &textWriter{p: p}
 	w.line("%s, %d to %d nodes, %d keys", scheme, from.Nodes.Len(), to.Nodes.Len(), r.Keys)
 	moved := fmt.Sprintf("moved    %d keys, %.2f%%; unavoidable are %.2f%%", r.Moved, 100*r.MovedFraction, 100*r.MinimumFraction)
-	if r.ExpectedFraction != nil {
+	if r.ExpectedFraction != nil && *r.ExpectedFraction > r.MinimumFraction+0.0005 {
 		moved += fmt.Sprintf(", a perfect hash moves %.2f%%", 100**r.ExpectedFraction)
 	}
 	w.line("%s", moved)

@@ -130,7 +130,8 @@ func parseNodeJSON(text []byte, object bool) ([]placement.Node, error) {
 func jsonError(text []byte, err error) error {
 	var syntax *json.SyntaxError
 	if errors.As(err, &syntax) {
-		line := 1 + bytes.Count(text[:min(int(syntax.Offset), len(text))], []byte("\n"))
+		// The offset is that of the byte after the wrong one.
+		line := 1 + bytes.Count(text[:max(0, min(int(syntax.Offset)-1, len(text)))], []byte("\n"))
 		return fmt.Errorf("line %d: it is no valid JSON: %w", line, err)
 	}
 	return fmt.Errorf("it is no JSON list of nodes: %w", err)

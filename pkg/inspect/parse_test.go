@@ -52,7 +52,7 @@ func TestReadNodeList(t *testing.T) {
 		`[""]`:                     "node 1 of the JSON list has no id",
 		`{"node": []}`:             `a JSON object of nodes has them under "nodes", which is missing`,
 		`{"nodes": 3}`:             "it is no JSON list of nodes: json: cannot unmarshal number into Go value of type []json.RawMessage",
-		"[\n\"a\",\n":              "line 3: it is no valid JSON: unexpected end of JSON input",
+		"[\n\"a\",\n":              "line 2: it is no valid JSON: unexpected end of JSON input",
 	}
 	for text, want := range bad {
 		if _, err := ReadNodeList(strings.NewReader(text)); err == nil || err.Error() != want {

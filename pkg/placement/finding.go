@@ -111,7 +111,7 @@ func (s *Step) movesTooMuch(what string) []Finding {
 		return nil
 	}
 	moved, limit, reason := s.MovedFraction(), s.MinimumFraction(), "%.1f%% would be unavoidable"
-	if expected, known := s.ExpectedFraction(); known && expected > limit {
+	if expected, known := s.ExpectedFraction(); known && expected > limit+0.0005 {
 		limit, reason = expected, "a perfect hash would move %.1f%%"
 	}
 	// The number of keys on what joins or leaves is a draw, too.

@@ -1,0 +1,48 @@
+# The linter is pinned here and nowhere else.
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+MODULES   = . bench
+
+.PHONY: help build test race lint fmt cross generate fuzz bench check
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## build ./shardctl
+	go build -o shardctl ./cmd/shardctl
+
+test: ## run all tests
+	@for m in $(MODULES); do (cd $$m && go test ./...) || exit 1; done
+
+race: ## run all tests under the race detector
+	go test -race ./...
+
+lint: ## vet and the pinned linter
+	@for m in $(MODULES); do (cd $$m && go vet ./... && go run $(STATICCHECK) ./...) || exit 1; done
+
+fmt: ## fail where gofmt would change something
+	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }
+
+cross: ## build for all platforms
+	@for p in $(PLATFORMS); do \
+		echo "$$p"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go build -o /dev/null ./cmd/shardctl || exit 1; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
+	done
+
+generate: ## rewrite completions, command reference, man pages, schemas, and the output shown in docs
+	go test ./cmd/shardctl -run 'TestGeneratedFiles|TestDocs' -update
+
+fuzz: ## run each fuzz target for a while (FUZZTIME=10s)
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target$$" -fuzztime $(or $(FUZZTIME),10s) $$pkg || exit 1; \
+		done; \
+	done
+
+bench: ## measure beside plain loops and other libraries
+	cd bench && go run .
+
+check: fmt lint test race cross ## everything that must pass
