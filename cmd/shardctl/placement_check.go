@@ -273,8 +273,9 @@ func (r *checkResult) worst() checkFamily {
 
 func (r *checkResult) familyTable() render.Table {
 	t := render.Table{Columns: []render.Column{
-		{Name: "KEYS"}, {Name: "COUNT", Right: true}, {Name: "MAX/MEAN", Right: true}, {Name: "MIN/MEAN", Right: true}, {Name: "CV", Right: true},
-		{Name: "CHANCE-CV", Right: true}, {Name: "IDLE", Right: true}, {Name: "TOP-HEIR", Right: true}, {Name: "NEXT-NODE-MOVES", Right: true}, {Name: "UNAVOIDABLE", Right: true},
+		{Name: "KEYS"}, {Name: "COUNT", Right: true, Wide: true}, {Name: "MAX/MEAN", Right: true}, {Name: "MIN/MEAN", Right: true},
+		{Name: "CV", Right: true, Wide: true}, {Name: "CHANCE-CV", Right: true, Wide: true}, {Name: "IDLE", Right: true},
+		{Name: "TOP-HEIR", Right: true}, {Name: "NEXT-MOVES", Right: true}, {Name: "UNAVOIDABLE", Right: true, Wide: true},
 	}}
 	for _, f := range r.Families {
 		idle, heir := 0, render.Text("-")

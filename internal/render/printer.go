@@ -128,10 +128,42 @@ func (p *Printer) csv(t Table) error {
 	return w.Error()
 }
 
-// Line prints a line of text, with a line break of its own.
+// Line prints a line of text, with a line break of its own. On a terminal it is
+// wrapped between words, under its own indentation.
 func (p *Printer) Line(tone Tone, format string, args ...any) error {
-	_, err := fmt.Fprintln(p.Out, p.paint(fmt.Sprintf(format, args...), tone))
+	text := fmt.Sprintf(format, args...)
+	if p.Terminal && p.Columns > 0 {
+		text = wrap(text, p.Columns)
+	}
+	_, err := fmt.Fprintln(p.Out, p.paint(text, tone))
 	return err
+}
+
+// wrap breaks a line between words so that no part is wider than it must be.
+func wrap(line string, width int) string {
+	if lipgloss.Width(line) <= width {
+		return line
+	}
+	indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+	var out strings.Builder
+	used := 0
+	for _, word := range strings.Fields(line) {
+		wide := lipgloss.Width(word)
+		switch {
+		case used == 0:
+			out.WriteString(indent)
+			used = len(indent)
+		case used+1+wide > width:
+			out.WriteString("\n" + indent)
+			used = len(indent)
+		default:
+			out.WriteByte(' ')
+			used++
+		}
+		out.WriteString(word)
+		used += wide
+	}
+	return out.String()
 }
 
 // header gives the column names as programs like them: lower case, with underscores.

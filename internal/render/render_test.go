@@ -86,6 +86,26 @@ func TestDocument(t *testing.T) {
 	}
 }
 
+func TestLineWraps(t *testing.T) {
+	const line = "  put what distinguishes first; see placement check --suggest 10"
+	for _, tt := range []struct {
+		terminal bool
+		want     string
+	}{
+		{false, line + "\n"},
+		{true, "  put what distinguishes first;\n  see placement check --suggest\n  10\n"},
+	} {
+		var out bytes.Buffer
+		p := &Printer{Out: &out, Format: TableFormat, Terminal: tt.terminal, Columns: 32}
+		if err := p.Line(Plain, "%s", line); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(tt.want, out.String()); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
 func TestPrintable(t *testing.T) {
 	for in, want := range map[string]string{
 		"plain":         "plain",

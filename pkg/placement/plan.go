@@ -302,17 +302,33 @@ func addTo(sum, more []uint64) {
 // Flows lists what goes from where to where, the largest first.
 func (s *Step) Flows() []Flow {
 	var flows []Flow
-	for from, row := range s.flows {
-		for to, keys := range row {
-			if keys > 0 {
-				flows = append(flows, Flow{from, to, keys})
-			}
+	for from := range s.flows {
+		flows = s.appendFlows(flows, from)
+	}
+	sortFlows(flows)
+	return flows
+}
+
+// Heirs are the flows out of a node, the largest first.
+func (s *Step) Heirs(node int) []Flow {
+	heirs := s.appendFlows(nil, node)
+	sortFlows(heirs)
+	return heirs
+}
+
+func (s *Step) appendFlows(flows []Flow, from int) []Flow {
+	for to, keys := range s.flows[from] {
+		if keys > 0 {
+			flows = append(flows, Flow{from, to, keys})
 		}
 	}
+	return flows
+}
+
+func sortFlows(flows []Flow) {
 	slices.SortFunc(flows, func(a, b Flow) int {
 		return cmp.Or(cmp.Compare(b.Keys, a.Keys), cmp.Compare(a.From, b.From), cmp.Compare(a.To, b.To))
 	})
-	return flows
 }
 
 // Moved is the number of keys with another owner after than before.
@@ -405,11 +421,6 @@ func (s *Step) ExpectedFraction() (float64, bool) {
 		stays += 1 / sum
 	}
 	return max(0, 1-stays), true
-}
-
-// Heirs are the flows out of a node, the largest first.
-func (s *Step) Heirs(node int) []Flow {
-	return slices.DeleteFunc(s.Flows(), func(f Flow) bool { return f.From != node })
 }
 
 // BalanceBefore and BalanceAfter measure how evenly keys are spread.
