@@ -1,0 +1,59 @@
+package fleet
+
+import (
+	"fmt"
+	"strings"
+)
+
+// nearest returns the candidate that name is most likely a slip of, or "" if
+// none is close: spelled alike but for case, - and _, or at most a third of its
+// characters mistyped.
+func nearest(name string, candidates []string) string {
+	const limit = 64 // Longer than any candidate; keeps hostile input cheap.
+	if len(name) > limit {
+		return ""
+	}
+	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
+	best, bestDistance := "", 0
+	for _, c := range candidates {
+		d := editDistance(fold(name), fold(c))
+		if d > max(1, len(c)/3) || d >= len(c) {
+			continue
+		}
+		if best == "" || d < bestDistance {
+			best, bestDistance = c, d
+		}
+	}
+	return best
+}
+
+func didYouMean(suggestion string) string {
+	if suggestion == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", suggestion)
+}
+
+// editDistance counts the insertions, deletions, replacements and swaps of
+// neighbours that turn a into b (optimal string alignment).
+func editDistance(a, b string) int {
+	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := range len(a) {
+		current[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			current[j+1] = min(previous[j]+cost, previous[j+1]+1, current[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				current[j+1] = min(current[j+1], before[j-1]+1)
+			}
+		}
+		before, previous, current = previous, current, before
+	}
+	return previous[len(b)]
+}
