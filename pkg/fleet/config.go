@@ -65,6 +65,8 @@ type Layer struct {
 	version Version
 	raw     *rawTable
 	digest  [sha256.Size]byte
+	// refusedBy lists versions that do not take the layer.
+	refusedBy []Version
 }
 
 // Version returns the version of Sleet by whose rules the layer was read.
@@ -164,7 +166,8 @@ func (p *Policy) Resolve(override *Layer) *Settings {
 	return resolve(override.version, &p.layer, override)
 }
 
-// disabled is the layer of a database whose file cannot be used: no services.
+// disabledLayer returns the layer of a database whose file cannot be used: no
+// services.
 func disabledLayer(v Version) *Layer {
 	return &Layer{version: v, raw: &rawTable{
 		settings: map[string]rawSetting{"services": {value: []Service{}}},
@@ -219,6 +222,7 @@ func resolve(v Version, layers ...*Layer) *Settings {
 			}
 		}
 	}
+	s.Mirror.prepare()
 	return s
 }
 

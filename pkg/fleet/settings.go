@@ -27,8 +27,8 @@ type NodeSettings struct {
 	ConfigPoll humantime.Duration `json:"config_poll"`
 }
 
-// Settings are the settings of one database with every field filled in (S8).
-// They marshal to the nested object that their TOML tables suggest, durations as
+// Settings are the settings of one database with every field filled in (S8), as
+// [Policy.Resolve] makes them. They marshal to the nested object that their TOML tables suggest, durations as
 // text, unset values as null. Settings may be shared; do not change them.
 type Settings struct {
 	// Services are the services that run for the database.
@@ -105,6 +105,8 @@ type WorkersSettings struct {
 // MirrorSettings are the mirror targets by name.
 type MirrorSettings struct {
 	Targets map[string]*MirrorTarget `json:"targets"`
+
+	rules []mirrorRule // the enabled targets, by name
 }
 
 // MirrorTarget is where and how databases are mirrored.

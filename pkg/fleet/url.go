@@ -70,6 +70,9 @@ func CanonicalURL(raw string) (string, error) {
 	if !utf8.ValidString(raw) {
 		return "", &URLError{raw, URLInvalid, "it is not valid UTF-8"}
 	}
+	if isPlainURL(raw) {
+		return raw, nil
+	}
 	canonical, err := canonicalizeOnce(raw)
 	// Dropping a slash can uncover something that parses differently ("s3:a /"
 	// ends with a blank then, which parsing strips), so go on until it settles.
@@ -82,6 +85,33 @@ func CanonicalURL(raw string) (string, error) {
 		canonical = next
 	}
 	return "", err
+}
+
+// isPlainURL reports whether raw is evidently canonical: a scheme with opaque
+// hosts, and nothing in host and path that parsing could change. A registry has
+// mostly these, and parsing costs a hundred times as much.
+func isPlainURL(raw string) bool {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	host, path, _ := strings.Cut(rest, "/")
+	if !ok || host == "" || strings.HasSuffix(raw, "/") || strings.Contains(path, "/.") || strings.HasPrefix(path, ".") {
+		return false
+	}
+	switch scheme {
+	case "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss":
+	default:
+		return false
+	}
+	for i := range len(host) {
+		if c := host[i]; !isUnreserved(c) || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	for i := range len(path) {
+		if c := path[i]; !isUnreserved(c) && c != '/' {
+			return false
+		}
+	}
+	return true
 }
 
 func canonicalizeOnce(raw string) (string, error) {

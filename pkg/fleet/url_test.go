@@ -136,7 +136,10 @@ func genURL() *rapid.Generator[string] {
 	return rapid.Custom(func(t *rapid.T) string {
 		scheme := rapid.SampledFrom(append(Schemes(), "S3", "File", "ftp")).Draw(t, "scheme")
 		slashes := rapid.SampledFrom([]string{":", ":/", "://", ":///", "://h/", "://User@Host:80/", ":////"}).Draw(t, "slashes")
-		rest := rapid.StringOfN(rapid.SampledFrom([]rune("aZ09/\\.%2eE?#|:@[]{}é日 \t~+'\"<>`^")), 0, 24, -1).Draw(t, "rest")
+		rest := rapid.OneOf(
+			rapid.StringOfN(rapid.SampledFrom([]rune("aZ09/\\.%2eE?#|:@[]{}é日 \t~+'\"<>`^")), 0, 24, -1),
+			rapid.StringOfN(rapid.SampledFrom([]rune("az09-._~/")), 0, 24, -1),
+		).Draw(t, "rest")
 		return scheme + slashes + rest
 	})
 }
@@ -169,6 +172,11 @@ func checkURL(t failer, raw string) {
 	again, err := CanonicalURL(canonical)
 	if err != nil || again != canonical {
 		t.Fatalf("%q: first %q, then %q, %v", raw, canonical, again, err)
+	}
+	if isPlainURL(raw) {
+		if parsed, err := canonicalizeOnce(raw); err != nil || parsed != raw {
+			t.Fatalf("%q: taken as it is, but parses to %q, %v", raw, parsed, err)
+		}
 	}
 	scheme, _, _ := strings.Cut(canonical, ":")
 	if !slices.Contains(Schemes(), scheme) || strings.HasSuffix(canonical, "/") {

@@ -1,0 +1,210 @@
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/shardctl/shardctl/internal/humantime"
+)
+
+// Status is the document that `sleet status --format json` prints (S24), of a
+// root and the nodes on it.
+type Status struct {
+	Nodes     []NodeStatus     `json:"nodes"`
+	Databases []DatabaseStatus `json:"databases"`
+	// Warnings are in the words of this package, not Sleet's.
+	Warnings []string `json:"warnings,omitempty"`
+}
+
+// NodeStatus is a node in a [Status].
+type NodeStatus struct {
+	NodeID string `json:"node_id"`
+	Live   bool   `json:"live"`
+	// HeartbeatAge is cut to whole seconds.
+	HeartbeatAge   humantime.Duration `json:"heartbeat_age"`
+	Services       []Service          `json:"services"`
+	SleetVersion   *string            `json:"sleet_version,omitempty"`
+	SlateDBVersion *string            `json:"slatedb_version,omitempty"`
+}
+
+// DatabaseStatus is a database in a [Status].
+type DatabaseStatus struct {
+	URL      string          `json:"url"`
+	Services []ServiceStatus `json:"services"`
+}
+
+// ServiceStatus is an assignment in a [Status].
+type ServiceStatus struct {
+	Service Service  `json:"service"`
+	Nodes   []string `json:"nodes"`
+}
+
+// NewStatus makes the document of a state and the nodes on its root. bodies has
+// the bodies of heartbeats by object name, where they could be read. mirrors
+// asks for the warnings about mirrors too. It returns the warnings of the
+// document with their kinds: those of the state and those that need the nodes.
+func NewStatus(state *State, nodes []Node, bodies map[string]*Heartbeat, mirrors bool) (*Status, []Warning, error) {
+	assigner, err := NewAssigner(nodes)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &Status{
+		Nodes:     make([]NodeStatus, len(nodes)),
+		Databases: make([]DatabaseStatus, len(state.Databases)),
+	}
+	for i, n := range nodes {
+		s.Nodes[i] = NodeStatus{
+			NodeID: n.ID, Live: n.Live, HeartbeatAge: humantime.FromStd(n.Age).Truncate(), Services: n.Services,
+		}
+		if body := bodies[n.Heartbeat.Name]; body != nil {
+			s.Nodes[i].SleetVersion, s.Nodes[i].SlateDBVersion = &body.SleetVersion, &body.SlateDBVersion
+		}
+	}
+	checker := newPlacementChecker(state, mirrors)
+	for i, d := range state.Databases {
+		settings := state.Settings(d)
+		assignments := assigner.Assign(d.URL, settings)
+		checker.check(d.URL, settings, assignments)
+		services := make([]ServiceStatus, len(assignments))
+		for j, a := range assignments {
+			services[j] = ServiceStatus{a.Service, a.Nodes}
+		}
+		s.Databases[i] = DatabaseStatus{d.URL, services}
+	}
+	warnings := append(checker.warnings(), state.Warnings...)
+	sortWarnings(warnings)
+	for _, w := range warnings {
+		s.Warnings = append(s.Warnings, w.Message)
+	}
+	return s, warnings, nil
+}
+
+// PlacementWarnings returns the warnings of a state that need to know who is
+// live: a service that no node offers, and if mirrors is set, mirrors that go
+// nowhere or where they must not (S11). They are sorted.
+func PlacementWarnings(state *State, assigner *Assigner, mirrors bool) []Warning {
+	checker := newPlacementChecker(state, mirrors)
+	for _, d := range state.Databases {
+		settings := state.Settings(d)
+		checker.check(d.URL, settings, assigner.Assign(d.URL, settings))
+	}
+	return checker.warnings()
+}
+
+// placementChecker gathers what assignments show to be wrong.
+type placementChecker struct {
+	state      *State
+	mirrors    bool
+	unoffered  [numServices]bool
+	noTarget   []string
+	mirroredTo map[string][]mirrorSource
+}
+
+type mirrorSource struct{ database, target string }
+
+func newPlacementChecker(state *State, mirrors bool) *placementChecker {
+	return &placementChecker{state: state, mirrors: mirrors, mirroredTo: make(map[string][]mirrorSource)}
+}
+
+func (c *placementChecker) check(database string, s *Settings, assignments []Assignment) {
+	mirrored := false
+	for _, a := range assignments {
+		if len(a.Nodes) == 0 {
+			c.unoffered[a.Service] = true
+		}
+		if a.Service == Mirror && c.mirrors {
+			mirrored = true
+			c.mirroredTo[a.Destination] = append(c.mirroredTo[a.Destination], mirrorSource{database, a.Target})
+		}
+	}
+	if c.mirrors && !mirrored && slices.Contains(s.Services, Mirror) {
+		c.noTarget = append(c.noTarget, database)
+	}
+}
+
+func (c *placementChecker) warnings() []Warning {
+	var warnings []Warning
+	for s, unoffered := range c.unoffered {
+		if unoffered {
+			warnings = append(warnings, noNode(Service(s)))
+		}
+	}
+	for _, database := range c.noTarget {
+		warnings = append(warnings, Warning{Kind: WarnNoTarget, Database: database, Message: fmt.Sprintf(
+			"%s wants to be mirrored, but no mirror target applies to it", database)})
+	}
+	for _, destination := range slices.Sorted(maps.Keys(c.mirroredTo)) {
+		sources := c.mirroredTo[destination]
+		if len(sources) > 1 {
+			var databases, texts []string
+			for _, s := range sources {
+				databases = append(databases, s.database)
+				texts = append(texts, fmt.Sprintf("%s by target %s", s.database, s.target))
+			}
+			warnings = append(warnings, Warning{
+				Kind: WarnDestinationShared, Destination: destination, Databases: slices.Compact(databases),
+				Message: fmt.Sprintf("%s are mirrored to the same place, %s; the mirrors will destroy each other",
+					strings.Join(texts, " and "), destination),
+			})
+		}
+		if _, registered := c.state.Find(destination); registered {
+			warnings = append(warnings, Warning{
+				Kind: WarnDestinationRegistered, Destination: destination,
+				Message: fmt.Sprintf("%s is registered and the destination of a mirror; its services will fork the mirror's history", destination),
+			})
+		}
+	}
+	sortWarnings(warnings)
+	return warnings
+}
+
+// ReadHeartbeats reads the bodies of the nodes' heartbeats, parallel of them at
+// once, by object name. One that cannot be read or is broken is left out, and
+// its error is in errs (S13).
+func ReadHeartbeats(ctx context.Context, r Reader, nodes []Node, parallel int) (bodies map[string]*Heartbeat, errs map[string]error) {
+	results := make([]struct {
+		body *Heartbeat
+		err  error
+	}, len(nodes))
+	inParallel(parallel, len(nodes), func(i int) {
+		name := nodes[i].Heartbeat.Name
+		object, err := r.Get(ctx, name)
+		if err != nil {
+			results[i].err = fmt.Errorf("read heartbeat %s: %w", name, err)
+			return
+		}
+		if results[i].body, err = ParseHeartbeat(object.Body); err != nil {
+			results[i].err = fmt.Errorf("%s: %w", name, err)
+		}
+	})
+	bodies, errs = make(map[string]*Heartbeat), make(map[string]error)
+	for i, result := range results {
+		name := nodes[i].Heartbeat.Name
+		if result.err != nil {
+			errs[name] = result.err
+		} else {
+			bodies[name] = result.body
+		}
+	}
+	return bodies, errs
+}
+
+// inParallel calls do(0) to do(n-1) from at most parallel goroutines, and
+// returns when all calls have.
+func inParallel(parallel, n int, do func(int)) {
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(max(parallel, 1), n) {
+		wait.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wait.Wait()
+}
