@@ -383,5 +383,11 @@ func (p *Poller) refusedBy(databases []Database) []Version {
 			}
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(p.options.Versions), func(v Version) bool { return !refuses[v] })
+	var refusedBy []Version
+	for _, v := range p.options.Versions {
+		if refuses[v] {
+			refusedBy = append(refusedBy, v)
+		}
+	}
+	return refusedBy
 }
