@@ -13,16 +13,20 @@ type ConfigError struct {
 	// Path is the dotted path of the setting or table. It begins with
 	// "resolved." where the override by itself is right and what it makes of the
 	// policy is not. It is empty where the text is no TOML.
-	Path string
+	Path string `json:"path"`
 	// Line and Column are the place in the file, from 1, columns in characters;
 	// 0 when the file does not mention what is wrong.
-	Line, Column int
+	Line   int `json:"line"`
+	Column int `json:"column"`
 	// Message says what is wrong and what is allowed.
-	Message string
+	Message string `json:"message"`
 	// Suggestion is the valid name that was probably meant, or "".
-	Suggestion string
+	Suggestion string `json:"suggestion,omitempty"`
+	// RefusedBy lists the versions of Sleet that mind, in a [Report] of several
+	// that do not agree; else it is nil.
+	RefusedBy []Version `json:"refused_by,omitempty"`
 	// Syntax says that the file could not be read beyond this error.
-	Syntax bool
+	Syntax bool `json:"-"`
 }
 
 func (e *ConfigError) Error() string {

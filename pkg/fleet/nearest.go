@@ -6,14 +6,15 @@ import (
 )
 
 // nearest returns the candidate that name is most likely a slip of, or "" if
-// none is close: spelled alike but for case, - and _, or at most a third of its
-// characters mistyped.
+// none is close: spelled alike but for case, - and _, at most a third of its
+// characters mistyped, or, failing that, its beginning.
 func nearest(name string, candidates []string) string {
 	const limit = 64 // Longer than any candidate; keeps hostile input cheap.
 	if len(name) > limit {
 		return ""
 	}
 	fold := func(s string) string { return strings.ReplaceAll(strings.ToLower(s), "-", "_") }
+	const telling = 4 // characters, of a beginning
 	best, bestDistance := "", 0
 	for _, c := range candidates {
 		d := editDistance(fold(name), fold(c))
@@ -22,6 +23,11 @@ func nearest(name string, candidates []string) string {
 		}
 		if best == "" || d < bestDistance {
 			best, bestDistance = c, d
+		}
+	}
+	for _, c := range candidates {
+		if best == "" && len(name) >= telling && strings.HasPrefix(fold(c), fold(name)) {
+			best = c
 		}
 	}
 	return best

@@ -47,19 +47,26 @@ func DecodeRegistryName(name string) (string, error) {
 	if !ok {
 		return "", &URLError{name, URLInvalid, "a registry file name ends in " + registrySuffix}
 	}
-	b := make([]byte, 0, len(stem))
-	for i := 0; i < len(stem); i++ {
-		if stem[i] == '%' && i+2 < len(stem) && isHex(stem[i+1]) && isHex(stem[i+2]) {
-			b = append(b, unhex(stem[i+1])<<4|unhex(stem[i+2]))
-			i += 2
-			continue
-		}
-		b = append(b, stem[i])
-	}
+	b := percentDecode(stem)
 	if !utf8.Valid(b) {
 		return "", &URLError{name, URLInvalid, "the name does not decode to UTF-8"}
 	}
 	return string(b), nil
+}
+
+// percentDecode replaces escapes in both cases; a % that begins none stands for
+// itself.
+func percentDecode(s string) []byte {
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] == '%' && i+2 < len(s) && isHex(s[i+1]) && isHex(s[i+2]) {
+			b = append(b, unhex(s[i+1])<<4|unhex(s[i+2]))
+			i += 2
+			continue
+		}
+		b = append(b, s[i])
+	}
+	return b
 }
 
 func isUnreserved(c byte) bool {
