@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/shardctl/shardctl/pkg/placement"
 )
@@ -22,17 +23,21 @@ type Assignment struct {
 // Assigner computes assignments for one set of nodes. It is safe for concurrent
 // use.
 type Assigner struct {
-	rankings [numServices]placement.Ranking
+	services [numServices]*placement.SleetService
+
+	// A mirror target's name is part of the key, so each has a ranking.
+	mu      sync.RWMutex
+	targets map[string]*placement.SleetService
 }
+
+// maxTargets is how many mirror targets an assigner keeps a ranking of. Fleets
+// have a handful; more are served without one being kept.
+const maxTargets = 64
 
 // NewAssigner prepares for the live ones of nodes, each of which is a candidate
 // for the services that it offers (S17).
 func NewAssigner(nodes []Node) (*Assigner, error) {
-	scheme, err := placement.Lookup("sleet")
-	if err != nil {
-		return nil, fmt.Errorf("rank nodes: %w", err)
-	}
-	a := &Assigner{}
+	a := &Assigner{targets: make(map[string]*placement.SleetService)}
 	for _, service := range Services() {
 		var candidates []placement.Node
 		for _, n := range nodes {
@@ -44,49 +49,95 @@ func NewAssigner(nodes []Node) (*Assigner, error) {
 		if err != nil {
 			return nil, fmt.Errorf("rank nodes that offer %s: %w", service, err)
 		}
-		if a.rankings[service], err = scheme.NewRanking(set); err != nil {
-			return nil, fmt.Errorf("rank nodes that offer %s: %w", service, err)
-		}
+		a.services[service] = placement.NewSleetService(service.String(), "", set)
 	}
 	return a, nil
 }
 
-// Candidates returns the ids of the live nodes that offer a service, sorted.
-func (a *Assigner) Candidates(s Service) []string {
-	set := a.rankings[s].Nodes()
-	ids := make([]string, set.Len())
-	for i := range ids {
-		ids[i] = set.ID(i)
+// ranking returns the ranking of a service, or of a mirror target.
+func (a *Assigner) ranking(s Service, target string) *placement.SleetService {
+	if target == "" {
+		return a.services[s]
 	}
-	return ids
+	a.mu.RLock()
+	ranking := a.targets[target]
+	a.mu.RUnlock()
+	if ranking != nil {
+		return ranking
+	}
+	ranking = placement.NewSleetService(s.String(), target, a.services[s].Nodes())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if kept := a.targets[target]; kept != nil {
+		return kept
+	}
+	if len(a.targets) < maxTargets {
+		a.targets[target] = ranking
+	}
+	return ranking
 }
+
+// Candidates returns the live nodes that offer a service, sorted by id.
+func (a *Assigner) Candidates(s Service) placement.NodeSet { return a.services[s].Nodes() }
 
 // Assign returns the assignments of a database, given by its canonical URL, in
 // the order of its services; mirror has one for each applied target, by name.
 func (a *Assigner) Assign(database string, s *Settings) []Assignment {
+	hashed := placement.HashSleetDatabase(database)
 	assignments := make([]Assignment, 0, len(s.Services))
 	for _, service := range s.Services {
 		if service != Mirror {
-			assignments = append(assignments, Assignment{
-				Service: service,
-				Nodes:   a.top(database, service, "", s.nodesFor(service)),
-			})
+			ranking := a.services[service]
+			assignments = append(assignments, Assignment{Service: service, Nodes: topIDs(ranking, hashed, s.nodesFor(service))})
 			continue
 		}
 		for _, t := range s.AppliedTargets(database) {
 			assignments = append(assignments, Assignment{
 				Service: Mirror, Target: t.Name, Destination: t.Destination,
-				Nodes: a.top(database, Mirror, t.Name, 1),
+				Nodes: topIDs(a.ranking(Mirror, t.Name), hashed, 1),
 			})
 		}
 	}
 	return assignments
 }
 
+// AppendNodes appends what [Assigner.Assign] says, for many databases at little
+// cost: for each assignment, in the same order, how many nodes it has, and then
+// each node's index in [Assigner.Candidates] of the service.
+func (a *Assigner) AppendNodes(dst []int, database string, s *Settings) []int {
+	hashed := placement.HashSleetDatabase(database)
+	for _, service := range s.Services {
+		if service != Mirror {
+			dst = appendTop(dst, a.services[service], hashed, s.nodesFor(service))
+			continue
+		}
+		for i := range s.Mirror.rules {
+			if rule := &s.Mirror.rules[i]; rule.applies(database) {
+				dst = appendTop(dst, a.ranking(Mirror, rule.name), hashed, 1)
+			}
+		}
+	}
+	return dst
+}
+
+func appendTop(dst []int, ranking *placement.SleetService, database placement.SleetDatabase, k int) []int {
+	if k == 1 {
+		if owner := ranking.Owner(database); owner >= 0 {
+			return append(dst, 1, owner)
+		}
+		return append(dst, 0)
+	}
+	at := len(dst)
+	dst = ranking.AppendTop(append(dst, 0), database, min(k, ranking.Nodes().Len()))
+	dst[at] = len(dst) - at - 1
+	return dst
+}
+
 // Ranking returns the candidates of an assignment, best first: the first are its
 // nodes, the next its heirs. target is "" but for mirror.
 func (a *Assigner) Ranking(database string, s Service, target string) []string {
-	return a.top(database, s, target, a.rankings[s].Nodes().Len())
+	ranking := a.ranking(s, target)
+	return topIDs(ranking, placement.HashSleetDatabase(database), ranking.Nodes().Len())
 }
 
 // nodesFor returns how many nodes run a service (S17).
@@ -97,19 +148,15 @@ func (s *Settings) nodesFor(service Service) int {
 	return 1
 }
 
-// top returns the first k of a ranking.
-func (a *Assigner) top(database string, s Service, target string, k int) []string {
-	var keySpace [256]byte
-	key := placement.AppendSleetKey(keySpace[:0], database, s.String(), target)
-	ranking := a.rankings[s]
+// topIDs returns the ids of the first k of a ranking.
+func topIDs(ranking *placement.SleetService, database placement.SleetDatabase, k int) []string {
 	if k == 1 {
-		owner := ranking.Owner(key)
-		if owner < 0 {
-			return []string{}
+		if owner := ranking.Owner(database); owner >= 0 {
+			return []string{ranking.Nodes().ID(owner)}
 		}
-		return []string{ranking.Nodes().ID(owner)}
+		return []string{}
 	}
-	top := ranking.AppendTop(nil, key, min(k, ranking.Nodes().Len()))
+	top := ranking.AppendTop(nil, database, min(k, ranking.Nodes().Len()))
 	ids := make([]string, len(top))
 	for i, node := range top {
 		ids[i] = ranking.Nodes().ID(node)

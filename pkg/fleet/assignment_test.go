@@ -102,7 +102,11 @@ func TestCandidates(t *testing.T) {
 	for service, want := range map[Service][]string{
 		GC: {"a", "b"}, Mirror: {"b"}, CompactionWorkers: {}, CompactorCoordinator: {},
 	} {
-		if diff := gocmp.Diff(want, a.Candidates(service)); diff != "" {
+		got := []string{}
+		for _, n := range a.Candidates(service).Nodes() {
+			got = append(got, n.ID)
+		}
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", service, diff)
 		}
 	}
@@ -166,6 +170,21 @@ func TestAssignProperties(t *testing.T) {
 		}
 		if diff := gocmp.Diff(want, a.Assign(database, policy.Settings())); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
+		}
+		indices := a.AppendNodes(nil, database, policy.Settings())
+		for _, w := range want {
+			n := indices[0]
+			got := []string{}
+			for _, i := range indices[1 : 1+n] {
+				got = append(got, a.Candidates(w.Service).ID(i))
+			}
+			if diff := gocmp.Diff(w.Nodes, got); diff != "" {
+				t.Fatalf("as indices, %s %s (-want +got):\n%s", w.Service, w.Target, diff)
+			}
+			indices = indices[1+n:]
+		}
+		if len(indices) > 0 {
+			t.Fatalf("indices left: %v", indices)
 		}
 	})
 }

@@ -1,7 +1,12 @@
 package fleet
 
 import (
+	"cmp"
+	"context"
 	"fmt"
+	"iter"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -10,8 +15,14 @@ const (
 	benchNodes     = 1_000
 )
 
-// benchRoot has 100,000 databases, one in a hundred with an override.
-func benchRoot(b *testing.B) *fakeRoot {
+// benchRoot has 100,000 databases, one in a hundred with an override, listed in
+// pages as a store does.
+type benchRoot struct {
+	*fakeRoot
+	pages []Page
+}
+
+func newBenchRoot(b *testing.B) *benchRoot {
 	root := newFakeRoot()
 	root.put(PolicyName, "[database.compaction-workers]\ncount=2\n")
 	for i := range benchDatabases {
@@ -21,8 +32,26 @@ func benchRoot(b *testing.B) *fakeRoot {
 		}
 		root.put(entryName(b, fmt.Sprintf("s3://acme-prod/tenants/%06d", i)), body)
 	}
-	root.pageSize = 1000
-	return root
+	entries, _, err := list(ctx(b), root, RegistryPrefix)
+	if err != nil {
+		b.Fatal(err)
+	}
+	slices.SortFunc(entries, compareNames)
+	r := &benchRoot{fakeRoot: root}
+	for chunk := range slices.Chunk(entries, 1000) {
+		r.pages = append(r.pages, Page{Entries: chunk})
+	}
+	return r
+}
+
+func (r *benchRoot) List(context.Context, string) iter.Seq2[Page, error] {
+	return func(yield func(Page, error) bool) {
+		for _, page := range r.pages {
+			if !yield(page, nil) {
+				return
+			}
+		}
+	}
 }
 
 func benchLiveNodes(n int) []Node {
@@ -34,7 +63,7 @@ func benchLiveNodes(n int) []Node {
 }
 
 func BenchmarkFirstPoll(b *testing.B) {
-	root := benchRoot(b)
+	root := newBenchRoot(b)
 	for b.Loop() {
 		if s := NewPoller(root, PollerOptions{}).Poll(ctx(b)); len(s.Databases) != benchDatabases {
 			b.Fatal(len(s.Databases))
@@ -43,7 +72,7 @@ func BenchmarkFirstPoll(b *testing.B) {
 }
 
 func BenchmarkUnchangedPoll(b *testing.B) {
-	root := benchRoot(b)
+	root := newBenchRoot(b)
 	p := NewPoller(root, PollerOptions{})
 	first := p.Poll(ctx(b))
 	for b.Loop() {
@@ -54,7 +83,7 @@ func BenchmarkUnchangedPoll(b *testing.B) {
 }
 
 func BenchmarkStatus(b *testing.B) {
-	state := NewPoller(benchRoot(b), PollerOptions{}).Poll(ctx(b))
+	state := NewPoller(newBenchRoot(b), PollerOptions{}).Poll(ctx(b))
 	nodes := benchLiveNodes(benchNodes)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -62,4 +91,75 @@ func BenchmarkStatus(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// BenchmarkAssignments recomputes who runs 100,000 databases, 4 services each,
+// on 20 nodes: with the assigner, and with the plain loops that hash each node
+// anew and take the best, or sort.
+func BenchmarkAssignments(b *testing.B) {
+	urls := make([]string, benchDatabases)
+	for i := range urls {
+		urls[i] = fmt.Sprintf("s3://acme-prod/tenants/%06d", i)
+	}
+	const nodes = 20
+	fnv := func(state uint64, text string) uint64 {
+		for i := range len(text) {
+			state = (state ^ uint64(text[i])) * 0x100000001b3
+		}
+		return state
+	}
+	settings := mustPolicy(b, "[database.mirror.targets.dr]\nurl='gs://dr'\nsource_prefix='s3://acme-prod'\n").Settings()
+	names := []string{"gc\x00", "compactor-coordinator\x00", "compaction-workers\x00", "mirror\x00dr\x00"}
+	var ids []string
+	for _, n := range benchLiveNodes(nodes) {
+		ids = append(ids, n.ID)
+	}
+	owners := make([]int, 0, 2*benchDatabases*numServices)
+
+	b.Run("assigner", func(b *testing.B) {
+		a := mustAssigner(b, benchLiveNodes(nodes))
+		b.ReportAllocs()
+		for b.Loop() {
+			owners = owners[:0]
+			for _, url := range urls {
+				owners = a.AppendNodes(owners, url, settings)
+			}
+		}
+	})
+	b.Run("max-loop", func(b *testing.B) {
+		for b.Loop() {
+			owners = owners[:0]
+			for _, url := range urls {
+				for _, name := range names {
+					prefix := fnv(fnv(fnv(0xcbf29ce484222325, url), "\x00"), name)
+					best, top := 0, uint64(0)
+					for i, id := range ids {
+						if score := fnv(prefix, id); score > top {
+							best, top = i, score
+						}
+					}
+					owners = append(owners, 1, best)
+				}
+			}
+		}
+	})
+	b.Run("sort", func(b *testing.B) {
+		type scored struct {
+			score uint64
+			id    string
+		}
+		ranked := make([]scored, len(ids))
+		for b.Loop() {
+			for _, url := range urls {
+				for _, name := range names {
+					for i, id := range ids {
+						ranked[i] = scored{fnv(fnv(fnv(fnv(0xcbf29ce484222325, url), "\x00"), name), id), id}
+					}
+					slices.SortFunc(ranked, func(a, b scored) int {
+						return cmp.Or(cmp.Compare(b.score, a.score), strings.Compare(a.id, b.id))
+					})
+				}
+			}
+		}
+	})
 }

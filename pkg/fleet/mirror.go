@@ -57,14 +57,22 @@ func (s *Settings) AppliedTargets(database string) []AppliedTarget {
 	return applied
 }
 
+// destination returns where the rule sends a database, if it applies to it.
 func (r *mirrorRule) destination(database string) (string, bool) {
-	destination := r.url
-	if r.hasPrefix {
-		rest, ok := strings.CutPrefix(database, r.prefix)
-		if !ok || rest != "" && rest[0] != '/' {
-			return "", false
-		}
-		destination += rest
+	if !r.applies(database) {
+		return "", false
 	}
-	return destination, destination != database
+	if r.hasPrefix {
+		return r.url + database[len(r.prefix):], true
+	}
+	return r.url, true
+}
+
+func (r *mirrorRule) applies(database string) bool {
+	if !r.hasPrefix {
+		return database != r.url
+	}
+	rest, ok := strings.CutPrefix(database, r.prefix)
+	// Mapping a prefix onto itself makes a database its own mirror.
+	return ok && (rest == "" || rest[0] == '/') && r.prefix != r.url
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
-	"strings"
 	"sync"
 )
 
@@ -43,10 +41,10 @@ type Poller struct {
 	policyWarning *Warning // of the last state
 
 	registryRead bool
-	retry        bool    // a file could not be read, so reading it is tried again
-	listed       []Entry // sorted by name
-	names        map[string]*registryName
-	files        map[string]*cachedFile // by object name
+	retry        bool                     // a file could not be read, so reading it is tried again
+	listed       bool                     // the last list did not fail
+	names        map[string]*registryName // of that list, by object name
+	files        map[string]*cachedFile   // by object name
 
 	state *State
 }
@@ -114,9 +112,6 @@ func (p *Poller) Poll(ctx context.Context) *State {
 	policyChanged, policyWarning := p.pollPolicy(ctx)
 	wait.Wait()
 
-	if listErr == nil {
-		slices.SortFunc(entries, compareNames)
-	}
 	if p.unchanged(entries, listErr, policyChanged, policyWarning) {
 		return p.state
 	}
@@ -133,7 +128,7 @@ func (p *Poller) Poll(ctx context.Context) *State {
 		if p.state != nil {
 			databases = p.state.Databases
 		}
-		p.listed = nil // So that the next list is never taken for unchanged.
+		p.listed = false
 	} else {
 		var more []Warning
 		databases, more = p.pollRegistry(ctx, entries)
@@ -155,11 +150,17 @@ func (p *Poller) Poll(ctx context.Context) *State {
 
 // unchanged reports whether the poll found what the last state was made of.
 func (p *Poller) unchanged(entries []Entry, listErr error, policyChanged bool, policyWarning *Warning) bool {
-	return p.state != nil && listErr == nil && !policyChanged && !p.retry && p.listed != nil &&
-		sameWarning(p.policyWarning, policyWarning) &&
-		slices.EqualFunc(p.listed, entries, func(a, b Entry) bool {
-			return a.Name == b.Name && a.Size == b.Size && a.Version == b.Version && (a.Version != "" || a.Size == 0)
-		})
+	if p.state == nil || listErr != nil || policyChanged || p.retry || !p.listed ||
+		!sameWarning(p.policyWarning, policyWarning) || len(entries) != len(p.names) {
+		return false
+	}
+	for _, e := range entries {
+		name := p.names[e.Name]
+		if name == nil || name.size != e.Size || name.version != e.Version || e.Version == "" && e.Size > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 func sameWarning(a, b *Warning) bool {
@@ -244,19 +245,17 @@ func firstPolicy(policies []*Policy) *Policy {
 	return nil
 }
 
-// pollRegistry makes databases of a list of dbs/, sorted by name.
+// pollRegistry makes databases of a list of dbs/.
 func (p *Poller) pollRegistry(ctx context.Context, listed []Entry) ([]Database, []Warning) {
 	var warnings []Warning
 	names := make(map[string]*registryName, len(listed))
 	entries := make([]registryEntry, 0, len(listed))
 	for _, e := range listed {
-		if strings.HasSuffix(e.Name, "/") {
-			continue // A folder that some tools make an object of.
-		}
 		name := p.names[e.Name]
 		if name == nil {
 			name = new(readRegistryName(e.Name))
 		}
+		name.size, name.version = e.Size, e.Version
 		names[e.Name] = name
 		if name.warning != nil {
 			warnings = append(warnings, *name.warning)
@@ -291,7 +290,7 @@ func (p *Poller) pollRegistry(ctx context.Context, listed []Entry) ([]Database, 
 		}
 		databases[i] = d
 	}
-	p.names, p.files, p.listed = names, files, listed
+	p.names, p.files, p.listed = names, files, true
 	return databases, warnings
 }
 

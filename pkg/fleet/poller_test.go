@@ -354,6 +354,15 @@ func TestPollVersions(t *testing.T) {
 	}
 }
 
+// On an unchanged tick nothing is recomputed, with nothing in the root either.
+func TestPollUnchangedEmptyRoot(t *testing.T) {
+	root := newFakeRoot()
+	p := NewPoller(root, PollerOptions{})
+	if first := p.Poll(ctx(t)); p.Poll(ctx(t)) != first {
+		t.Error("an unchanged poll gives another state")
+	}
+}
+
 // H33: the digest tells configurations apart.
 func TestStateDigest(t *testing.T) {
 	digests := make(map[string]string)

@@ -14,12 +14,18 @@ type registryName struct {
 	url       string // the canonical URL; "" when the name stands for none
 	canonical bool   // the name spells url as it is
 	warning   *Warning
+
+	size    int64 // of the object in the last list
+	version string
 }
 
 // readRegistryName reads the name of an object under dbs/ (S1, S3, S4). Only its
 // last component counts.
 func readRegistryName(object string) registryName {
 	n := registryName{file: path.Base(object)}
+	if strings.HasSuffix(object, "/") {
+		return n // A folder that some tools make an object of.
+	}
 	decoded, err := DecodeRegistryName(n.file)
 	if err != nil {
 		n.warning = new(notRegistryEntry(object))

@@ -71,11 +71,15 @@ type tailGroup struct {
 // before its ring is built, which costs about as much as those did.
 const ringAfter = 4
 
-func newSleetField(nodes []member) *sleetField {
+func newSleetField(nodes []member) *sleetField { return newTailField(nodes, []byte{0}) }
+
+// newTailField is for keys that end before between, which comes in front of
+// each node id.
+func newTailField(nodes []member, between []byte) *sleetField {
 	byLength := map[int]*tailGroup{}
 	f := &sleetField{}
 	for _, n := range nodes {
-		tail := append([]byte{0}, n.ID...)
+		tail := slices.Concat(between, []byte(n.ID))
 		g := byLength[len(tail)]
 		if g == nil {
 			g = &tailGroup{power: fnvPower(len(tail))}
