@@ -46,7 +46,7 @@ func (r *sleet) AppendTop(dst []int, key []byte, k int) []int {
 func (r *sleet) StateBytes() int {
 	size := 0
 	for _, g := range r.field.groups {
-		size += classes * (len(g.nodes)*16 + (bucketsFor(len(g.nodes))+1)*4)
+		size += classes * ((len(g.nodes)+1)*(16+8) + (bucketsFor(len(g.nodes))+1)*4)
 	}
 	return size
 }
@@ -93,6 +93,9 @@ func newTailField(nodes []member, between []byte) *sleetField {
 }
 
 func (f *sleetField) best(state uint64) candidate {
+	if len(f.groups) == 1 {
+		return f.groups[0].best(state)
+	}
 	best := candidate{node: -1}
 	for _, g := range f.groups {
 		c := g.best(state)
@@ -132,8 +135,13 @@ func (g *tailGroup) scan(state uint64) candidate {
 // order. The score of a key is such an entry plus the key's base, mod 2^64: so
 // the best is the highest entry that does not overflow, or, where all do, the
 // highest of all, and the rest follow downwards and around.
+//
+// Half of the keys overflow all entries, which no branch predictor foresees. So
+// the entries begin with one that stands for the highest, and the bounds, which
+// are their scores, with a 0 that stops the search there: no branch is needed.
 type scoreRing struct {
-	entries []ringEntry
+	entries []ringEntry // entries[0] is the last one again
+	bounds  []uint64
 	upto    []uint32 // upto[b]: how many entries lie below bucket b, by their top bits
 	shift   uint8    // an entry's bucket is score >> shift
 }
@@ -144,18 +152,21 @@ type ringEntry struct {
 }
 
 func (g *tailGroup) buildRing(class uint64) *scoreRing {
-	r := &scoreRing{entries: make([]ringEntry, len(g.tails))}
+	r := &scoreRing{entries: make([]ringEntry, len(g.tails)+1), bounds: make([]uint64, len(g.tails)+1)}
+	entries := r.entries[1:]
 	for i, tail := range g.tails {
-		r.entries[i] = ringEntry{fnv1a(class, tail), g.nodes[i]}
+		entries[i] = ringEntry{fnv1a(class, tail), g.nodes[i]}
 	}
-	slices.SortFunc(r.entries, func(a, b ringEntry) int {
+	slices.SortFunc(entries, func(a, b ringEntry) int {
 		// Walking down must meet the lower id first among equal scores.
 		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(b.node, a.node))
 	})
-	buckets := bucketsFor(len(r.entries))
+	r.entries[0] = entries[len(entries)-1]
+	buckets := bucketsFor(len(entries))
 	r.shift = uint8(64 - bits.TrailingZeros(uint(buckets)))
 	r.upto = make([]uint32, buckets+1)
-	for _, e := range r.entries {
+	for i, e := range entries {
+		r.bounds[i+1] = e.score
 		r.upto[e.score>>r.shift+1]++
 	}
 	for b := range buckets {
@@ -172,12 +183,9 @@ func bucketsFor(entries int) int { return max(2, 1<<bits.Len(uint(2*entries-1)))
 // find returns the index of the best entry for a key's base.
 func (r *scoreRing) find(base uint64) int {
 	limit := ^base // the highest entry that does not overflow
-	i := int(r.upto[limit>>r.shift+1]) - 1
-	for i >= 0 && r.entries[i].score > limit {
+	i := int(r.upto[limit>>r.shift+1])
+	for r.bounds[i] > limit {
 		i--
-	}
-	if i < 0 {
-		return len(r.entries) - 1
 	}
 	return i
 }
@@ -197,9 +205,10 @@ func (w *walk) head() candidate {
 
 func (w *walk) next() {
 	w.left--
-	if w.at--; w.at < 0 {
+	if w.at == 0 { // which is the last one
 		w.at = len(w.entries) - 1
 	}
+	w.at--
 }
 
 // manyGroups is how many id lengths appendTop serves without allocating.
@@ -215,7 +224,7 @@ func (f *sleetField) appendTop(dst []int, state uint64, k int) []int {
 			ring = g.buildRing(class)
 		}
 		base := (state - class) * g.power
-		walks = append(walks, walk{ring.entries, base, ring.find(base), len(ring.entries)})
+		walks = append(walks, walk{ring.entries, base, ring.find(base), len(ring.entries) - 1})
 	}
 	for ; k > 0 && len(walks) > 0; k-- {
 		best, top := 0, walks[0].head()
