@@ -2,8 +2,10 @@ package fleet
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/shardctl/shardctl/pkg/placement"
 )
@@ -25,9 +27,16 @@ type Assignment struct {
 type Assigner struct {
 	services [numServices]*placement.SleetService
 
-	// A mirror target's name is part of the key, so each has a ranking.
-	mu      sync.RWMutex
-	targets map[string]*placement.SleetService
+	// A mirror target's name is part of the key, so each has a ranking. The map
+	// is replaced, never changed, so that reading it takes no lock.
+	targets atomic.Pointer[map[string]*placement.SleetService]
+	first   atomic.Pointer[targetRanking] // most fleets have one target only
+	adding  sync.Mutex
+}
+
+type targetRanking struct {
+	target  string
+	ranking *placement.SleetService
 }
 
 // maxTargets is how many mirror targets an assigner keeps a ranking of. Fleets
@@ -37,7 +46,8 @@ const maxTargets = 64
 // NewAssigner prepares for the live ones of nodes, each of which is a candidate
 // for the services that it offers (S17).
 func NewAssigner(nodes []Node) (*Assigner, error) {
-	a := &Assigner{targets: make(map[string]*placement.SleetService)}
+	a := &Assigner{}
+	a.targets.Store(&map[string]*placement.SleetService{})
 	for _, service := range Services() {
 		var candidates []placement.Node
 		for _, n := range nodes {
@@ -59,20 +69,24 @@ func (a *Assigner) ranking(s Service, target string) *placement.SleetService {
 	if target == "" {
 		return a.services[s]
 	}
-	a.mu.RLock()
-	ranking := a.targets[target]
-	a.mu.RUnlock()
-	if ranking != nil {
+	if first := a.first.Load(); first != nil && first.target == target {
+		return first.ranking
+	}
+	if ranking := (*a.targets.Load())[target]; ranking != nil {
 		return ranking
 	}
-	ranking = placement.NewSleetService(s.String(), target, a.services[s].Nodes())
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if kept := a.targets[target]; kept != nil {
-		return kept
+	a.adding.Lock()
+	defer a.adding.Unlock()
+	targets := *a.targets.Load()
+	if ranking := targets[target]; ranking != nil {
+		return ranking
 	}
-	if len(a.targets) < maxTargets {
-		a.targets[target] = ranking
+	ranking := placement.NewSleetService(s.String(), target, a.services[s].Nodes())
+	a.first.CompareAndSwap(nil, &targetRanking{target, ranking})
+	if len(targets) < maxTargets {
+		targets = maps.Clone(targets)
+		targets[target] = ranking
+		a.targets.Store(&targets)
 	}
 	return ranking
 }
