@@ -2,10 +2,10 @@ package fleet
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -170,5 +170,33 @@ func readMember(members map[string]json.RawMessage, name string, into any) error
 	return nil
 }
 
-// durationLimit keeps products of timeouts within what time.Duration holds.
-const durationLimit = math.MaxInt64 / deadTimeouts
+// ReadHeartbeats reads the bodies of the nodes' heartbeats, parallel of them at
+// once, by object name. One that cannot be read or is broken is left out, and
+// its error is in errs (S13).
+func ReadHeartbeats(ctx context.Context, r Reader, nodes []Node, parallel int) (bodies map[string]*Heartbeat, errs map[string]error) {
+	results := make([]struct {
+		body *Heartbeat
+		err  error
+	}, len(nodes))
+	inParallel(parallel, len(nodes), func(i int) {
+		name := nodes[i].Heartbeat.Name
+		object, err := r.Get(ctx, name)
+		if err != nil {
+			results[i].err = fmt.Errorf("read heartbeat %s: %w", name, err)
+			return
+		}
+		if results[i].body, err = ParseHeartbeat(object.Body); err != nil {
+			results[i].err = fmt.Errorf("%s: %w", name, err)
+		}
+	})
+	bodies, errs = make(map[string]*Heartbeat), make(map[string]error)
+	for i, result := range results {
+		name := nodes[i].Heartbeat.Name
+		if result.err != nil {
+			errs[name] = result.err
+		} else {
+			bodies[name] = result.body
+		}
+	}
+	return bodies, errs
+}

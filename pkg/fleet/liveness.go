@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 )
@@ -11,6 +12,9 @@ import (
 // deadTimeouts is how many timeouts old a heartbeat is when anyone may delete it
 // (S15).
 const deadTimeouts = 10
+
+// timeoutLimit keeps ten timeouts within what time.Duration holds.
+const timeoutLimit = math.MaxInt64 / deadTimeouts
 
 // HeartbeatEntry is a heartbeat in a list of nodes/.
 type HeartbeatEntry struct {
@@ -145,7 +149,7 @@ type sighting struct {
 // under other names, and any that is ten timeouts old by the store's clock
 // and was not seen to change for as long.
 func (h *Housekeeper) Stale(heartbeats []HeartbeatEntry, storeNow, local time.Time, timeout time.Duration) []HeartbeatEntry {
-	longDead := deadTimeouts * min(timeout, durationLimit)
+	longDead := deadTimeouts * min(timeout, timeoutLimit)
 	seen := make(map[string]sighting, len(heartbeats))
 	var stale []HeartbeatEntry
 	for _, e := range heartbeats {

@@ -15,7 +15,7 @@ const DefaultParallel = 16
 // PollerOptions are the options of a [Poller]. The zero value is fine.
 type PollerOptions struct {
 	// Versions are the versions of Sleet whose rules a file may follow, tried in
-	// this order; nil stands for all. With [Sleet01] alone the state is what a
+	// this order; none stands for all. With [Sleet01] alone the state is what a
 	// node of Sleet 0.1 sees.
 	Versions []Version
 	// Parallel is how many files are read at once; 0 stands for
@@ -69,35 +69,22 @@ type cachedFile struct {
 
 // NewPoller returns a poller for the root that r reads.
 func NewPoller(r Reader, options PollerOptions) *Poller {
-	if options.Versions == nil {
+	if len(options.Versions) == 0 {
 		options.Versions = Versions()
 	}
 	if options.Parallel <= 0 {
 		options.Parallel = DefaultParallel
 	}
 	p := &Poller{reader: r, options: options}
-	p.setDefaultPolicy()
+	for _, v := range options.Versions {
+		p.policies = append(p.policies, DefaultPolicy(v))
+	}
 	return p
 }
 
-func (p *Poller) setDefaultPolicy() {
-	p.policies = make([]*Policy, len(p.options.Versions))
-	for i, v := range p.options.Versions {
-		p.policies[i] = DefaultPolicy(v)
-	}
-	p.policyVersion, p.policyFound = "", false
-}
-
 // policy returns the policy in force: by the rules of the first version that
-// takes it.
-func (p *Poller) policy() *Policy {
-	for _, policy := range p.policies {
-		if policy != nil {
-			return policy
-		}
-	}
-	panic("fleet: a poller without a policy")
-}
+// takes it. One always does.
+func (p *Poller) policy() *Policy { return firstPolicy(p.policies) }
 
 // Poll reads the root and returns its state. When nothing has changed since the
 // last poll, that is the very same state again, and nothing was computed. After

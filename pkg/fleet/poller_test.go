@@ -99,9 +99,13 @@ func TestPollReadsWhatChanged(t *testing.T) {
 		t.Errorf("the first state changed: %s", got)
 	}
 
+	// What is gone leaves the caches as well (H25).
 	root.delete(other)
 	p.Poll(ctx(t))
 	wantGets(t, root, PolicyName)
+	if len(p.names) != 2 || len(p.files) != 1 {
+		t.Errorf("%d names and %d files are cached, want 2 and 1", len(p.names), len(p.files))
+	}
 	root.put(other, "")
 	if got := services(p.Poll(ctx(t)), "s3://b/other"); got != "[gc]" {
 		t.Errorf("emptied override: %s", got)

@@ -3,6 +3,8 @@ package fleet
 import (
 	"context"
 	"iter"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -62,4 +64,19 @@ func list(ctx context.Context, r Reader, prefix string) (entries []Entry, now ti
 		}
 	}
 	return entries, now, nil
+}
+
+// inParallel calls do(0) to do(n-1) from at most parallel goroutines, and
+// returns when all calls have.
+func inParallel(parallel, n int, do func(int)) {
+	var next atomic.Int64
+	var wait sync.WaitGroup
+	for range min(max(parallel, 1), n) {
+		wait.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				do(i)
+			}
+		})
+	}
+	wait.Wait()
 }

@@ -1,13 +1,10 @@
 package fleet
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 
 	"github.com/shardctl/shardctl/internal/humantime"
 )
@@ -161,50 +158,4 @@ func (c *placementChecker) warnings() []Warning {
 	}
 	sortWarnings(warnings)
 	return warnings
-}
-
-// ReadHeartbeats reads the bodies of the nodes' heartbeats, parallel of them at
-// once, by object name. One that cannot be read or is broken is left out, and
-// its error is in errs (S13).
-func ReadHeartbeats(ctx context.Context, r Reader, nodes []Node, parallel int) (bodies map[string]*Heartbeat, errs map[string]error) {
-	results := make([]struct {
-		body *Heartbeat
-		err  error
-	}, len(nodes))
-	inParallel(parallel, len(nodes), func(i int) {
-		name := nodes[i].Heartbeat.Name
-		object, err := r.Get(ctx, name)
-		if err != nil {
-			results[i].err = fmt.Errorf("read heartbeat %s: %w", name, err)
-			return
-		}
-		if results[i].body, err = ParseHeartbeat(object.Body); err != nil {
-			results[i].err = fmt.Errorf("%s: %w", name, err)
-		}
-	})
-	bodies, errs = make(map[string]*Heartbeat), make(map[string]error)
-	for i, result := range results {
-		name := nodes[i].Heartbeat.Name
-		if result.err != nil {
-			errs[name] = result.err
-		} else {
-			bodies[name] = result.body
-		}
-	}
-	return bodies, errs
-}
-
-// inParallel calls do(0) to do(n-1) from at most parallel goroutines, and
-// returns when all calls have.
-func inParallel(parallel, n int, do func(int)) {
-	var next atomic.Int64
-	var wait sync.WaitGroup
-	for range min(max(parallel, 1), n) {
-		wait.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				do(i)
-			}
-		})
-	}
-	wait.Wait()
 }
