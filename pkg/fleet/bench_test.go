@@ -32,7 +32,7 @@ func newBenchRoot(b *testing.B) *benchRoot {
 		}
 		root.put(entryName(b, fmt.Sprintf("s3://acme-prod/tenants/%06d", i)), body)
 	}
-	entries, _, err := list(ctx(b), root, RegistryPrefix)
+	entries, _, err := list(ctx(b), root, RegistryPrefix, benchDatabases)
 	if err != nil {
 		b.Fatal(err)
 	}

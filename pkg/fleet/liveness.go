@@ -29,7 +29,7 @@ type HeartbeatEntry struct {
 // objects that are none are left out (S12). now is the store's clock, zero if
 // the reader does not tell it.
 func ListHeartbeats(ctx context.Context, r Reader) (heartbeats []HeartbeatEntry, now time.Time, err error) {
-	entries, now, err := list(ctx, r, HeartbeatPrefix)
+	entries, now, err := list(ctx, r, HeartbeatPrefix, 0)
 	if err != nil {
 		return nil, now, fmt.Errorf("list heartbeats under %s: %w", HeartbeatPrefix, err)
 	}

@@ -95,7 +95,7 @@ func (p *Poller) Poll(ctx context.Context) *State {
 		entries []Entry
 		listErr error
 	)
-	wait.Go(func() { entries, _, listErr = list(ctx, p.reader, RegistryPrefix) })
+	wait.Go(func() { entries, _, listErr = list(ctx, p.reader, RegistryPrefix, len(p.names)) })
 	policyChanged, policyWarning := p.pollPolicy(ctx)
 	wait.Wait()
 

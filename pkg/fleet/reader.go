@@ -52,8 +52,9 @@ type Entry struct {
 	Modified time.Time
 }
 
-// list collects a list. now is the store's clock at the last page that told it.
-func list(ctx context.Context, r Reader, prefix string) (entries []Entry, now time.Time, err error) {
+// list collects a list of about the expected number of entries. now is the store's clock at the last page that told it.
+func list(ctx context.Context, r Reader, prefix string, expected int) (entries []Entry, now time.Time, err error) {
+	entries = make([]Entry, 0, expected)
 	for page, err := range r.List(ctx, prefix) {
 		if err != nil {
 			return nil, now, err

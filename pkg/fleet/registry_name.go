@@ -11,6 +11,10 @@ const (
 	// with its extension (S4).
 	MaxRegistryName = 900
 
+	// MaxFileName is the length limit, in bytes, of a name on the local disk,
+	// which a root with a file: URL is on (S29).
+	MaxFileName = 255
+
 	registrySuffix = ".toml"
 	upperHex       = "0123456789ABCDEF"
 )
@@ -35,6 +39,22 @@ func RegistryName(canonical string) (string, error) {
 			b.Len(), MaxRegistryName)}
 	}
 	return b.String(), nil
+}
+
+// RegistryNameIn returns the name that [RegistryName] does, for a root with the
+// given canonical URL: on the local disk it must not exceed [MaxFileName] bytes
+// either (S29).
+func RegistryNameIn(root, canonical string) (string, error) {
+	name, err := RegistryName(canonical)
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix(root, "file:") && len(name) > MaxFileName {
+		return "", &URLError{canonical, URLTooLong, fmt.Sprintf(
+			"its registry file name would have %d bytes, a local disk takes %d; use a shorter path, or a root in an object store",
+			len(name), MaxFileName)}
+	}
+	return name, nil
 }
 
 // DecodeRegistryName returns the URL that a registry file name stands for, as

@@ -107,6 +107,25 @@ func TestRegistryNameTooLong(t *testing.T) {
 	}
 }
 
+// S29: a local disk takes shorter names.
+func TestRegistryNameIn(t *testing.T) {
+	long := "s3://b/" + strings.Repeat("x", 300)
+	if _, err := RegistryNameIn("s3://fleet", long); err != nil {
+		t.Errorf("in an object store: %v", err)
+	}
+	if _, err := RegistryNameIn("file:///fleet", "s3://b/x"); err != nil {
+		t.Errorf("a short name on a local disk: %v", err)
+	}
+	_, err := RegistryNameIn("file:///fleet", long)
+	var urlErr *URLError
+	if !errors.As(err, &urlErr) || urlErr.Kind != URLTooLong || !strings.Contains(err.Error(), "local disk") {
+		t.Errorf("a long name on a local disk: %v", err)
+	}
+	if _, err := RegistryNameIn("s3://fleet", "s3://b/"+strings.Repeat("x", 900)); err == nil {
+		t.Error("too long for any store, and taken")
+	}
+}
+
 func TestDecodeRegistryName(t *testing.T) {
 	for _, c := range []struct {
 		name, in, want string
