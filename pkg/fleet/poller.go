@@ -238,6 +238,9 @@ func (p *Poller) pollRegistry(ctx context.Context, listed []Entry) ([]Database, 
 	names := make(map[string]*registryName, len(listed))
 	entries := make([]registryEntry, 0, len(listed))
 	for _, e := range listed {
+		if names[e.Name] != nil {
+			continue // Listed twice, while the registry changed.
+		}
 		name := p.names[e.Name]
 		if name == nil {
 			name = new(readRegistryName(e.Name))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -355,6 +356,32 @@ func TestPollVersions(t *testing.T) {
 				t.Errorf("disabled %v", d.Disabled)
 			}
 		})
+	}
+}
+
+// A list is no snapshot: what it names twice is one entry.
+func TestPollListedTwice(t *testing.T) {
+	root := newFakeRoot()
+	root.put(entryName(t, "s3://b/x"), "")
+	s := NewPoller(twice{root}, PollerOptions{}).Poll(ctx(t))
+	wantKinds(t, s)
+	if len(s.Databases) != 1 {
+		t.Errorf("databases %v", s.Databases)
+	}
+}
+
+// twice lists everything twice.
+type twice struct{ *fakeRoot }
+
+func (r twice) List(ctx context.Context, prefix string) iter.Seq2[Page, error] {
+	return func(yield func(Page, error) bool) {
+		for range 2 {
+			for page, err := range r.fakeRoot.List(ctx, prefix) {
+				if !yield(page, err) {
+					return
+				}
+			}
+		}
 	}
 }
 
