@@ -101,7 +101,8 @@ func openAzure(ctx context.Context, p azurePlace, env Env) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cloud{p.where, p.prefix, bucket, &azureAPI{client}}, nil
+	// Azure takes a backslash for a slash.
+	return &cloud{where: p.where, prefix: p.prefix, refused: `\`, bucket: bucket, api: &azureAPI{client}}, nil
 }
 
 // azureClient picks the first of the credentials that there are.

@@ -3,12 +3,14 @@ package objstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gocloud.dev/blob"
@@ -17,10 +19,15 @@ import (
 // cloud is a folder of a bucket of a cloud store. What differs from one cloud
 // to the next is its api.
 type cloud struct {
-	where  string
-	prefix string // of the keys: "" or ends with a slash
-	bucket *blob.Bucket
-	api    api
+	where   string
+	prefix  string // of the keys: "" or ends with a slash
+	refused string // characters that no name may have here
+	bucket  *blob.Bucket
+	api     api
+
+	// seen is set once the bucket is known to exist. Until then, a "not found"
+	// may mean the bucket.
+	seen atomic.Bool
 }
 
 // api is what one cloud's own client does. Keys are whole, with the root. The
@@ -147,10 +154,26 @@ func (c *cloud) List(ctx context.Context, prefix string) iter.Seq2[Page, error] 
 
 // do is request for an operation on one object.
 func (c *cloud) do(ctx context.Context, op, name string, send func(context.Context) error) (now time.Time, err error) {
-	if err := CheckName(name); err != nil {
+	err = CheckName(name)
+	if err == nil && strings.ContainsAny(name, c.refused) {
+		err = fmt.Errorf("%w %q: this store takes none of %s", ErrInvalidName, name, c.refused)
+	}
+	if err != nil {
 		return time.Time{}, &Error{Op: op, Name: name, Store: c.where, Err: err}
 	}
 	return c.request(ctx, op, name, send)
+}
+
+// isMissing asks whether the bucket is missing, where the answer to a request
+// may have meant either. GCS does not say which; the others do.
+func (c *cloud) isMissing(ctx context.Context) bool {
+	if c.seen.Load() {
+		return false
+	}
+	for _, err := range c.List(ctx, "") {
+		return errors.Is(err, ErrNoBucket)
+	}
+	return false
 }
 
 // request sends one request and returns the store's time out of the reply, or
@@ -163,12 +186,16 @@ func (c *cloud) request(ctx context.Context, op, name string, send func(context.
 	err = send(context.WithValue(ctx, exchangeKey{}, x))
 	tried, sent, status, now := x.result()
 	if err == nil {
+		c.seen.Store(true)
 		return now, nil
 	}
 	code, message := c.api.reply(err)
 	kind := meaning(op, code, tried, sent, status)
 	if err == ErrLost {
 		kind, err = ErrLost, nil
+	}
+	if op != "list" && status == http.StatusNotFound && kind != ErrNoBucket && c.isMissing(ctx) {
+		kind = ErrNoBucket
 	}
 	if ended := ctx.Err(); ended != nil {
 		if kind == ErrUnreachable && ended == context.Canceled {

@@ -103,7 +103,7 @@ func openGCS(ctx context.Context, p place, env Env) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cloud{p.where, p.prefix, bucket, &gcsAPI{client.Bucket(p.bucket)}}, nil
+	return &cloud{where: p.where, prefix: p.prefix, bucket: bucket, api: &gcsAPI{client.Bucket(p.bucket)}}, nil
 }
 
 // gcsDefault finds the credentials that the SDK finds, but with the file that

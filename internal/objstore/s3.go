@@ -90,7 +90,7 @@ func openS3(ctx context.Context, p s3Place, env Env) (Store, error) {
 		if !virtualHost {
 			u = u.JoinPath(p.bucket)
 		}
-		resolver = s3Endpoint{*u}
+		resolver = s3Endpoint{s3.NewDefaultEndpointResolverV2(), *u}
 	}
 	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.HTTPClient = &http.Client{Transport: newTransport()}
@@ -106,16 +106,22 @@ func openS3(ctx context.Context, p s3Place, env Env) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &cloud{p.where, p.prefix, bucket, &s3API{client, p.bucket}}, nil
+	return &cloud{where: p.where, prefix: p.prefix, bucket: bucket, api: &s3API{client, p.bucket}}, nil
 }
 
 // s3Endpoint sends everything to one address: with virtual hosts, the bucket is
-// part of the endpoint that was configured, as in Sleet's storage library.
-type s3Endpoint struct{ url url.URL }
+// part of the endpoint that was configured, as in Sleet's storage library. How
+// to sign is left to the SDK's own rules.
+type s3Endpoint struct {
+	rules s3.EndpointResolverV2
+	url   url.URL
+}
 
 // ResolveEndpoint returns the address.
-func (e s3Endpoint) ResolveEndpoint(context.Context, s3.EndpointParameters) (smithyendpoints.Endpoint, error) {
-	return smithyendpoints.Endpoint{URI: e.url}, nil
+func (e s3Endpoint) ResolveEndpoint(ctx context.Context, params s3.EndpointParameters) (smithyendpoints.Endpoint, error) {
+	endpoint, err := e.rules.ResolveEndpoint(ctx, params)
+	endpoint.URI = e.url
+	return endpoint, err
 }
 
 func (a *s3API) get(ctx context.Context, key string) (Object, error) {
