@@ -60,6 +60,8 @@ func TestDisk(t *testing.T) {
 		},
 		Refused: refused,
 	})
+	t.Run("race of processes", func(t *testing.T) { storetest.Race(t, folderURL(t), nil) })
+	t.Run("kill", func(t *testing.T) { storetest.Kill(t, folderURL(t), nil) })
 }
 
 // TestServers runs the suite against every server, in the root of a bucket and
@@ -86,8 +88,14 @@ func TestServers(t *testing.T) {
 			}
 			t.Run("bucket", func(t *testing.T) { storetest.Run(t, backend("")) })
 			t.Run("prefix", func(t *testing.T) { storetest.Run(t, backend("/fleets/a%20b%2520c")) })
+			t.Run("race of processes", func(t *testing.T) {
+				storetest.Race(t, server.NewBucket(t)+"/root", server.Environ())
+			})
 		})
 	}
 }
 
-func TestMain(m *testing.M) { os.Exit(m.Run()) }
+func TestMain(m *testing.M) {
+	storetest.Child()
+	os.Exit(m.Run())
+}
