@@ -28,21 +28,13 @@ const (
 	emulatorKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
-// azurePlace is a container of Azure's blob storage. What is empty comes from
-// the environment.
-type azurePlace struct {
-	place
-	account string
-	fabric  bool // of Microsoft Fabric
-}
-
 // azureAPI does single-object requests with the container client, which takes
 // names with "%" as they are; gocloud's driver escapes them.
 type azureAPI struct{ container *container.Client }
 
 // openAzure reads the variables of COMPATIBILITY S28, in the order of Sleet's
 // storage library, then lets the SDK look for an identity.
-func openAzure(ctx context.Context, p azurePlace, env Env) (Store, error) {
+func openAzure(ctx context.Context, p place, env Env) (Store, error) {
 	emulator, err := env.flag("AZURE_STORAGE_USE_EMULATOR")
 	if err != nil {
 		return nil, err

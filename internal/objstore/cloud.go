@@ -319,13 +319,6 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// place is where in a cloud a URL points.
-type place struct {
-	where  string
-	bucket string
-	prefix string
-}
-
 // unquote takes the quotes off an ETag, which lists leave out and replies do
 // not; quote puts them on.
 func unquote(etag string) string {
@@ -346,13 +339,11 @@ func quote(version string) string {
 // in the clear unless that is allowed.
 func checkEndpoint(endpoint string, allowHTTP bool, variable string) (*url.URL, error) {
 	u, err := url.Parse(endpoint)
-	switch {
-	case err != nil:
-		return nil, err
-	case u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, errors.New("endpoint " + endpoint + " is not an http or https URL")
-	case u.Scheme == "http" && !allowHTTP:
-		return nil, errors.New("endpoint " + endpoint + " is not encrypted; to use it all the same, set " + variable + "=true")
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("endpoint %s is not an http or https URL", endpoint)
+	}
+	if u.Scheme == "http" && !allowHTTP {
+		return nil, fmt.Errorf("endpoint %s is not encrypted; to use it all the same, set %s=true", endpoint, variable)
 	}
 	return u, nil
 }

@@ -65,121 +65,149 @@ func Open(ctx context.Context, rawURL string, env Env) (Store, error) {
 	return s, nil
 }
 
+// place is what a URL says about where a store is. What it leaves empty comes
+// from the environment.
+type place struct {
+	kind   kind
+	where  string // the URL without secrets
+	folder string // of a disk, in its system's form
+	bucket string // or container
+	prefix string // of the keys: "" or ends with a slash
+
+	region, endpoint string // of S3
+	virtualHost      bool   // the bucket is part of the host
+
+	account string // of Azure
+	fabric  bool   // it is Microsoft Fabric's
+}
+
+// kind is a kind of store.
+type kind string
+
+const (
+	kindMemory kind = "memory"
+	kindDisk   kind = "disk"
+	kindS3     kind = "s3"
+	kindGCS    kind = "gcs"
+	kindAzure  kind = "azure"
+)
+
 func open(ctx context.Context, rawURL string, env Env) (Store, error) {
+	p, err := locate(rawURL)
+	if err != nil {
+		return nil, err
+	}
+	switch p.kind {
+	case kindMemory:
+		return NewMemory(nil), nil
+	case kindDisk:
+		return NewDisk(p.folder)
+	case kindS3:
+		return openS3(ctx, p, env)
+	case kindGCS:
+		return openGCS(ctx, p, env)
+	}
+	return openAzure(ctx, p, env)
+}
+
+// locate reads a URL.
+func locate(rawURL string) (place, error) {
 	scheme, rest, ok := strings.Cut(withoutSecrets(rawURL), ":")
 	if !ok {
-		return nil, errors.New("it is no URL; a folder is file:///PATH")
+		return place{}, errors.New("it is no URL; a folder is file:///PATH")
 	}
 	scheme = strings.ToLower(scheme)
-	user, host := "", ""
-	path := rest
+	user, host, path := "", "", rest
 	if after, ok := strings.CutPrefix(rest, "//"); ok {
 		host, path, _ = strings.Cut(after, "/")
 		if i := strings.LastIndexByte(host, '@'); i >= 0 {
 			user, host = host[:i], host[i+1:]
 		}
 	}
-	where := scheme + "://" + host
-	if user != "" && scheme != "s3" && scheme != "s3a" { // Azure's container
-		where = scheme + "://" + user + "@" + host
-	}
-	where = strings.TrimRight(where+"/"+strings.TrimLeft(path, "/"), "/")
+	p := place{bucket: host}
 	switch scheme {
-	case "file":
-		return openFolder(host, path)
 	case "memory", "mem":
-		return NewMemory(nil), nil
+		return place{kind: kindMemory}, nil
+	case "file":
+		return locateFolder(host, path)
 	case "http":
-		return nil, errors.New("a plain HTTP server is no store; for one that speaks S3 take s3://BUCKET and set AWS_ENDPOINT")
-	case "s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss", "https":
-	default:
-		return nil, fmt.Errorf("unknown scheme %q", scheme)
-	}
-	if host == "" {
-		return nil, errors.New("it names no bucket")
-	}
-
-	switch scheme {
+		return place{}, errors.New("a plain HTTP server is no store; for one that speaks S3 take s3://BUCKET and set AWS_ENDPOINT")
 	case "s3", "s3a":
-		prefix, err := keyPrefix(path)
-		if err != nil {
-			return nil, err
-		}
-		return openS3(ctx, s3Place{place: place{where, host, prefix}}, env)
+		p.kind = kindS3
 	case "gs":
-		prefix, err := keyPrefix(path)
-		if err != nil {
-			return nil, err
-		}
-		return openGCS(ctx, place{where, host, prefix}, env)
-	case "https":
-		return openHTTPS(ctx, where, host, path, env)
-	}
-	prefix, err := keyPrefix(path)
-	if err != nil {
-		return nil, err
-	}
-	p := azurePlace{place: place{where, host, prefix}}
-	if user != "" && (scheme == "adl" || scheme == "azure") {
-		return nil, fmt.Errorf("%s: takes no account", scheme)
-	} else if user != "" {
-		account, domain, _ := strings.Cut(host, ".")
-		fabric, ok := azureDomain(domain)
-		if !ok {
-			return nil, fmt.Errorf("%s is no host of Azure's", host)
-		}
-		p.bucket, p.account, p.fabric = user, account, fabric
-	}
-	if strings.Contains(p.bucket, ".") {
-		return nil, fmt.Errorf("%s is no container name", p.bucket)
-	}
-	return openAzure(ctx, p, env)
-}
-
-// openHTTPS maps the addresses of the clouds' own hosts, as Sleet's storage
-// library does.
-func openHTTPS(ctx context.Context, where, host, path string, env Env) (Store, error) {
-	host = strings.ToLower(host)
-	first, below, _ := strings.Cut(path, "/")
-	name, domain, _ := strings.Cut(host, ".")
-	if fabric, ok := azureDomain(domain); ok {
-		container := unescape(first)
-		prefix, err := keyPrefix(below)
-		if err != nil {
-			return nil, err
-		}
-		if container == "" {
-			if container = env.first("AZURE_CONTAINER_NAME"); container == "" {
-				return nil, errors.New("it names no container")
+		p.kind = kindGCS
+	case "az", "adl", "azure", "abfs", "abfss":
+		p.kind = kindAzure
+		if user != "" { // CONTAINER@ACCOUNT.DOMAIN
+			account, domain, _ := strings.Cut(host, ".")
+			fabric, ok := azureDomain(domain)
+			if !ok || scheme == "adl" || scheme == "azure" {
+				return place{}, fmt.Errorf("%s@%s is not CONTAINER@ACCOUNT.dfs.core.windows.net after az:, abfs: or abfss:", user, host)
 			}
+			p.bucket, p.account, p.fabric = user, account, fabric
+			host = user + "@" + host
 		}
-		return openAzure(ctx, azurePlace{place{where, container, prefix}, name, fabric}, env)
-	}
-
-	var p s3Place
-	switch parts := strings.SplitN(host, ".", 4); {
-	case len(parts) == 4 && parts[0] == "s3" && parts[2]+"."+parts[3] == "amazonaws.com":
-		p = s3Place{place: place{bucket: first}, region: parts[1]}
-		path = below
-	case len(parts) == 4 && parts[1] == "s3" && parts[2]+"."+parts[3] == "amazonaws.com":
-		p = s3Place{place: place{bucket: parts[0]}, virtualHost: true}
-	case len(parts) == 4 && parts[1] == "s3" && parts[3] == "amazonaws.com":
-		p = s3Place{place: place{bucket: parts[0]}, region: parts[2], virtualHost: true}
-	case domain == "r2.cloudflarestorage.com":
-		p = s3Place{place: place{bucket: first}, region: "auto", endpoint: "https://" + host}
-		path = below
+	case "https":
+		if p, path, ok = locateHost(strings.ToLower(host), path); !ok {
+			return place{}, fmt.Errorf("%s is no host of a cloud store; for one that speaks S3 take s3://BUCKET and set AWS_ENDPOINT", host)
+		}
 	default:
-		return nil, fmt.Errorf("%s is no host of a cloud store; for one that speaks S3 take s3://BUCKET and set AWS_ENDPOINT", host)
+		return place{}, fmt.Errorf("unknown scheme %q", scheme)
 	}
 	if p.bucket == "" {
-		return nil, errors.New("it names no bucket")
+		return place{}, errors.New("it names no bucket")
 	}
-	prefix, err := keyPrefix(path)
-	if err != nil {
-		return nil, err
+	if p.kind == kindAzure && !p.fabric && strings.Contains(p.bucket, ".") {
+		return place{}, fmt.Errorf("%s is no container name", p.bucket)
 	}
-	p.where, p.prefix = where, prefix
-	return openS3(ctx, p, env)
+	p.where = scheme + "://" + host
+	if path = strings.Trim(path, "/"); scheme == "https" {
+		p.where += "/" + p.pathBucket()
+	}
+	if path != "" {
+		p.where = strings.TrimSuffix(p.where, "/") + "/" + path
+		p.prefix = strings.Trim(unescape(path), "/") + "/"
+		if err := CheckName(strings.TrimSuffix(p.prefix, "/")); err != nil {
+			return place{}, err
+		}
+	}
+	p.where = strings.TrimSuffix(p.where, "/")
+	return p, nil
+}
+
+// pathBucket is the bucket where it is the first part of the path.
+func (p place) pathBucket() string {
+	if p.virtualHost {
+		return ""
+	}
+	return p.bucket
+}
+
+// locateHost maps the addresses of the clouds' own hosts, as Sleet's storage
+// library does, and returns the path within the bucket.
+func locateHost(host, path string) (p place, rest string, ok bool) {
+	first, below, _ := strings.Cut(path, "/")
+	first = unescape(first)
+	name, domain, _ := strings.Cut(host, ".")
+	if fabric, ok := azureDomain(domain); ok {
+		return place{kind: kindAzure, bucket: first, account: name, fabric: fabric}, below, true
+	}
+	if domain == "r2.cloudflarestorage.com" {
+		return place{kind: kindS3, bucket: first, region: "auto", endpoint: "https://" + host}, below, true
+	}
+	amazon, ok := strings.CutSuffix(host, ".amazonaws.com")
+	if !ok {
+		return place{}, "", false
+	}
+	switch parts := strings.Split(amazon, "."); {
+	case len(parts) == 2 && parts[0] == "s3": // s3.REGION
+		return place{kind: kindS3, bucket: first, region: parts[1]}, below, true
+	case len(parts) == 2 && parts[1] == "s3": // BUCKET.s3
+		return place{kind: kindS3, bucket: parts[0], virtualHost: true}, path, true
+	case len(parts) == 3 && parts[1] == "s3": // BUCKET.s3.REGION
+		return place{kind: kindS3, bucket: parts[0], region: parts[2], virtualHost: true}, path, true
+	}
+	return place{}, "", false
 }
 
 // azureDomain reports whether a host of account.DOMAIN is Azure's, and whether
@@ -194,31 +222,22 @@ func azureDomain(domain string) (fabric, ok bool) {
 	return false, false
 }
 
-// openFolder opens the folder of a file: URL. On Windows the path begins with
+// locateFolder reads the rest of a file: URL. On Windows the path begins with
 // the drive: file:///C:/fleet.
-func openFolder(host, path string) (Store, error) {
+func locateFolder(host, path string) (place, error) {
 	if host != "" && !strings.EqualFold(host, "localhost") {
-		return nil, fmt.Errorf("the folder is on another host, %s", host)
+		return place{}, fmt.Errorf("the folder is on another host, %s", host)
 	}
-	path = strings.TrimLeft(unescape(path), "/")
-	if trimmed := strings.TrimRight(path, "/"); trimmed != "" {
-		if err := CheckName(trimmed); err != nil {
-			return nil, err
+	path = strings.Trim(unescape(path), "/")
+	if path != "" {
+		if err := CheckName(path); err != nil {
+			return place{}, err
 		}
 	}
 	if runtime.GOOS != "windows" {
 		path = "/" + path
 	}
-	return NewDisk(filepath.FromSlash(path))
-}
-
-// keyPrefix is the part of an object's key that the path of a URL gives.
-func keyPrefix(path string) (string, error) {
-	path = strings.Trim(unescape(path), "/")
-	if path == "" {
-		return "", nil
-	}
-	return path + "/", CheckName(path)
+	return place{kind: kindDisk, folder: filepath.FromSlash(path)}, nil
 }
 
 // unescape resolves the escapes of a path. What is no escape stays as it is,

@@ -20,15 +20,6 @@ import (
 	"gocloud.dev/blob/s3blob"
 )
 
-// s3Place is a bucket of S3 or of something that speaks its protocol. What is
-// empty comes from the environment.
-type s3Place struct {
-	place
-	region      string
-	endpoint    string
-	virtualHost bool
-}
-
 // s3API does single-object requests with the S3 client.
 type s3API struct {
 	client *s3.Client
@@ -37,7 +28,7 @@ type s3API struct {
 
 // openS3 reads the variables of COMPATIBILITY S28. With a key pair there,
 // nothing else is looked at; without one, the SDK looks where it always does.
-func openS3(ctx context.Context, p s3Place, env Env) (Store, error) {
+func openS3(ctx context.Context, p place, env Env) (Store, error) {
 	keyID, secret := env.first("AWS_ACCESS_KEY_ID"), env.first("AWS_SECRET_ACCESS_KEY")
 	if (keyID == "") != (secret == "") {
 		return nil, errors.New("of AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY only one is set")
