@@ -72,6 +72,7 @@ func newProxy(t *testing.T, target string) *proxy {
 func TestRealLostReplies(t *testing.T) {
 	for _, kind := range testservers.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel() // it waits between retries
 			server := testservers.Start(t, kind)
 			p := newProxy(t, server.Addr)
 			bucket := server.NewBucket(t)
@@ -249,55 +250,50 @@ func TestClosedPort(t *testing.T) {
 
 // TestReplies is what the answers of stores mean.
 func TestReplies(t *testing.T) {
-	var status atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(int(status.Load()))
-	}))
-	defer server.Close()
 	plain := errors.New("none of the kinds")
 	kinds := []error{
 		objstore.ErrNotExist, objstore.ErrExists, objstore.ErrLost, objstore.ErrUnknown,
 		objstore.ErrUnreachable, objstore.ErrNoBucket, objstore.ErrPermission,
 	}
 	for _, test := range []struct {
-		status                              int
-		get, list, create, swap, put, erase error
+		status                             int
+		read, create, swap, put, deleteErr error
 	}{
-		{400, plain, plain, plain, plain, plain, plain},
-		{401, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission},
-		{403, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission},
+		{400, plain, plain, plain, plain, plain},
+		{401, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission},
+		{403, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission, objstore.ErrPermission},
 		// The list that asks about the bucket gets a 404 as well.
-		{404, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket},
-		{409, plain, plain, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
-		{412, plain, plain, objstore.ErrExists, objstore.ErrLost, plain, plain},
-		{500, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
+		{404, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket, objstore.ErrNoBucket},
+		{409, plain, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
+		{412, plain, objstore.ErrExists, objstore.ErrLost, plain, plain},
+		{429, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable},
+		{500, objstore.ErrUnreachable, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
 	} {
-		status.Store(int64(test.status))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(test.status)
+		}))
+		t.Cleanup(server.Close)
 		for op, want := range map[string]error{
-			"get": test.get, "list": test.list, "create": test.create,
-			"swap": test.swap, "put": test.put, "delete": test.erase,
+			"get": test.read, "list": test.read, "create": test.create,
+			"swap": test.swap, "put": test.put, "delete": test.deleteErr,
 		} {
 			for url, environ := range clouds(server.Listener.Addr().String()) {
-				// Retries of what may be sent again wait; the answer is the same.
-				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-				err := operations[op](ctx, open(t, url, environ))
-				cancel()
-				what := fmt.Sprintf("%s %s with status %d", op, url, test.status)
-				if want != plain {
-					wantError(t, what, err, want)
-					continue
-				}
-				if err == nil {
-					t.Errorf("%s: no error", what)
-				}
-				for _, kind := range kinds {
-					if errors.Is(err, kind) {
-						t.Errorf("%s: got error %v, want a plain one", what, err)
+				what := fmt.Sprintf("%d to %s of %s", test.status, op, url[:2])
+				t.Run(what, func(t *testing.T) {
+					t.Parallel() // it waits between retries
+					err := operations[op](t.Context(), open(t, url, environ))
+					if err == nil {
+						t.Fatal("no error")
 					}
-				}
-				if strings.Contains(err.Error(), "\n") {
-					t.Errorf("%s: an error of several lines: %q", what, err)
-				}
+					if strings.Contains(err.Error(), "\n") {
+						t.Errorf("an error of several lines: %q", err)
+					}
+					for _, kind := range kinds {
+						if errors.Is(err, kind) != (kind == want) {
+							t.Errorf("got error %v, want %v", err, want)
+						}
+					}
+				})
 			}
 		}
 	}

@@ -69,6 +69,7 @@ func TestDisk(t *testing.T) {
 func TestServers(t *testing.T) {
 	for _, kind := range testservers.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			server := testservers.Start(t, kind)
 			backend := func(root string) storetest.Backend {
 				b := storetest.Backend{

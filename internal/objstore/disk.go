@@ -450,9 +450,9 @@ func readBody(r io.Reader) ([]byte, error) {
 	return body, err
 }
 
-// retry calls try until it no longer reports that somebody else is in the way,
+// waitFor calls try until it no longer reports that somebody else is in the way,
 // at short random intervals, or until ctx ends.
-func retry(ctx context.Context, try func() (busy bool, err error)) error {
+func waitFor(ctx context.Context, try func() (busy bool, err error)) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 16*time.Millisecond) {
 		busy, err := try()
 		if !busy {

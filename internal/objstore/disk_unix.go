@@ -32,7 +32,7 @@ func lockFolder(ctx context.Context, path string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = retry(ctx, func() (bool, error) {
+	err = waitFor(ctx, func() (bool, error) {
 		err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		return err == syscall.EWOULDBLOCK || err == syscall.EINTR, err
 	})

@@ -52,7 +52,7 @@ func lockFolder(ctx context.Context, path string) (unlock func(), err error) {
 		windows.SetFileAttributes(name, windows.FILE_ATTRIBUTE_HIDDEN) // for the eye only
 	}
 	handle, all := windows.Handle(file.Fd()), ^uint32(0)
-	err = retry(ctx, func() (bool, error) {
+	err = waitFor(ctx, func() (bool, error) {
 		err := windows.LockFileEx(handle, windows.LOCKFILE_EXCLUSIVE_LOCK|windows.LOCKFILE_FAIL_IMMEDIATELY,
 			0, all, all, new(windows.Overlapped))
 		return err == windows.ERROR_LOCK_VIOLATION || err == windows.ERROR_IO_PENDING, err
@@ -74,7 +74,7 @@ func syncFolder(string) error { return nil }
 // renameFile moves a file over another, waiting out a reader that does not
 // share it: a virus scanner, say.
 func renameFile(ctx context.Context, from, to string) error {
-	return retry(ctx, func() (bool, error) {
+	return waitFor(ctx, func() (bool, error) {
 		err := os.Rename(from, to)
 		return isInUse(err), err
 	})
@@ -82,7 +82,7 @@ func renameFile(ctx context.Context, from, to string) error {
 
 // removeFile removes a file, waiting as renameFile does.
 func removeFile(ctx context.Context, path string) error {
-	return retry(ctx, func() (bool, error) {
+	return waitFor(ctx, func() (bool, error) {
 		err := os.Remove(path)
 		return isInUse(err), err
 	})

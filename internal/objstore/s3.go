@@ -8,8 +8,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
@@ -19,6 +21,10 @@ import (
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob"
 )
+
+// s3MaxBackoff bounds the wait before a read, a list or a plain write is sent
+// again. The SDK's own 20 seconds are most of an operator's patience.
+const s3MaxBackoff = 2 * time.Second
 
 // s3API does single-object requests with the S3 client.
 type s3API struct {
@@ -86,6 +92,7 @@ func openS3(ctx context.Context, p place, env Env) (Store, error) {
 	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.HTTPClient = &http.Client{Transport: newTransport()}
 		o.UsePathStyle = !virtualHost
+		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) { o.MaxBackoff = s3MaxBackoff })
 		// Other makers' stores refuse checksums that they were not asked for.
 		o.RequestChecksumCalculation = aws.RequestChecksumCalculationWhenRequired
 		o.ResponseChecksumValidation = aws.ResponseChecksumValidationWhenRequired
