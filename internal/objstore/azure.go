@@ -28,6 +28,10 @@ const (
 	emulatorKey     = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 )
 
+// azureRefused are characters that no name may have: Azure takes a backslash for
+// a slash.
+const azureRefused = `\`
+
 // azureAPI does single-object requests with the container client, which takes
 // names with "%" as they are; gocloud's driver escapes them.
 type azureAPI struct{ container *container.Client }
@@ -35,6 +39,9 @@ type azureAPI struct{ container *container.Client }
 // openAzure reads the variables of COMPATIBILITY S28, in the order of Sleet's
 // storage library, then lets the SDK look for an identity.
 func openAzure(ctx context.Context, p place, env Env) (Store, error) {
+	if strings.ContainsAny(p.prefix, azureRefused) {
+		return nil, fmt.Errorf("%w %q: Azure takes none of %s", ErrInvalidName, p.prefix, azureRefused)
+	}
 	emulator, err := env.flag("AZURE_STORAGE_USE_EMULATOR")
 	if err != nil {
 		return nil, err
@@ -93,8 +100,7 @@ func openAzure(ctx context.Context, p place, env Env) (Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Azure takes a backslash for a slash.
-	return &cloud{where: p.where, prefix: p.prefix, refused: `\`, bucket: bucket, api: &azureAPI{client}}, nil
+	return &cloud{where: p.where, prefix: p.prefix, refused: azureRefused, bucket: bucket, api: &azureAPI{client}}, nil
 }
 
 // azureClient picks the first of the credentials that there are.

@@ -194,7 +194,8 @@ func (c *cloud) request(ctx context.Context, op, name string, send func(context.
 	if err == ErrLost {
 		kind, err = ErrLost, nil
 	}
-	if op != "list" && status == http.StatusNotFound && kind != ErrNoBucket && c.isMissing(ctx) {
+	isClear := op == "list" || kind == ErrNoBucket || code == "NoSuchKey" || code == "BlobNotFound"
+	if status == http.StatusNotFound && !isClear && c.isMissing(ctx) {
 		kind = ErrNoBucket
 	}
 	if ended := ctx.Err(); ended != nil {

@@ -10,13 +10,16 @@ import (
 	"strings"
 )
 
-// Env looks a variable up, as os.LookupEnv does.
+// Env looks a variable up, as os.LookupEnv does; nil knows none.
 type Env func(name string) (value string, ok bool)
 
 // first returns the first of several variables that is set and not empty.
 func (e Env) first(names ...string) string {
 	for _, name := range names {
-		if value, ok := e(name); ok && value != "" {
+		if e == nil {
+			break
+		}
+		if value, _ := e(name); value != "" {
 			return value
 		}
 	}
@@ -27,7 +30,7 @@ func (e Env) first(names ...string) string {
 // the spellings that Sleet's storage library takes; none is false.
 func (e Env) flag(names ...string) (bool, error) {
 	for _, name := range names {
-		switch value, _ := e(name); strings.ToLower(value) {
+		switch value := e.first(name); strings.ToLower(value) {
 		case "":
 		case "1", "true", "on", "yes", "y":
 			return true, nil

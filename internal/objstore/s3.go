@@ -18,6 +18,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go"
 	smithyendpoints "github.com/aws/smithy-go/endpoints"
+	"github.com/aws/smithy-go/logging"
 	"gocloud.dev/blob"
 	"gocloud.dev/blob/s3blob"
 )
@@ -91,6 +92,7 @@ func openS3(ctx context.Context, p place, env Env) (Store, error) {
 	}
 	client := s3.NewFromConfig(cfg, func(o *s3.Options) {
 		o.HTTPClient = &http.Client{Transport: newTransport()}
+		o.Logger = logging.Nop{}
 		o.UsePathStyle = !virtualHost
 		o.Retryer = retry.NewStandard(func(o *retry.StandardOptions) { o.MaxBackoff = s3MaxBackoff })
 		// Other makers' stores refuse checksums that they were not asked for.
