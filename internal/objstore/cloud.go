@@ -199,6 +199,9 @@ func (c *cloud) request(ctx context.Context, op, name string, send func(context.
 		kind = ErrNoBucket
 	}
 	if ended := ctx.Err(); ended != nil {
+		if !tried {
+			kind = ErrUnreachable // credentials did not come in time
+		}
 		if kind == ErrUnreachable && ended == context.Canceled {
 			kind = nil // that we gave up says nothing about the store
 		}

@@ -2,6 +2,10 @@ package objstore_test
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -222,6 +226,40 @@ func TestSilentServer(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestSilentTokenServer is a cloud whose tokens do not come.
+func TestSilentTokenServer(t *testing.T) {
+	ended := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-ended }))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(ended) })
+	account := fmt.Sprintf(`{"type":"service_account","client_email":"a@example.com","private_key":%q,"token_uri":%q,"gcs_base_url":%q}`,
+		newKey(t), server.URL, server.URL)
+	s := open(t, "gs://bucket/root", map[string]string{"GOOGLE_SERVICE_ACCOUNT_KEY": account})
+	for op, run := range operations {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		start := time.Now()
+		err := run(ctx, s)
+		cancel()
+		wantError(t, op, err, objstore.ErrUnreachable, context.DeadlineExceeded)
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("%s took %v", op, took)
+		}
+	}
+}
+
+// newKey makes the private key of a service account.
+func newKey(t *testing.T) string {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
 // TestClosedPort is a store that nothing can have been sent to.

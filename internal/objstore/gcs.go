@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"cloud.google.com/go/storage"
 	"gocloud.dev/blob"
@@ -22,6 +23,9 @@ import (
 // gcsAttempts bounds how often the client sends a read or a list: on its own it
 // goes on until the context ends.
 const gcsAttempts = 3
+
+// gcsTokenTimeout bounds one request for a token.
+const gcsTokenTimeout = 30 * time.Second
 
 // gcsAPI does single-object requests with the storage client.
 type gcsAPI struct{ bucket *storage.BucketHandle }
@@ -63,6 +67,8 @@ func openGCS(ctx context.Context, p place, env Env) (Store, error) {
 		}
 	}
 
+	// Tokens are renewed for as long as the store is used.
+	ctx = context.WithValue(context.WithoutCancel(ctx), oauth2.HTTPClient, &http.Client{Timeout: gcsTokenTimeout})
 	var tokens oauth2.TokenSource
 	switch bearer := env.first("GOOGLE_BEARER_TOKEN"); {
 	case anonymous || extras.DisableOAuth:
@@ -84,7 +90,7 @@ func openGCS(ctx context.Context, p place, env Env) (Store, error) {
 
 	var rt http.RoundTripper = newTransport()
 	if tokens != nil {
-		rt = &oauth2.Transport{Base: rt, Source: tokens}
+		rt = &tokenTransport{rt, oauth2.ReuseTokenSource(nil, tokens)}
 	}
 	opts := []option.ClientOption{option.WithHTTPClient(&http.Client{Transport: rt})}
 	if endpoint != "" {
@@ -104,6 +110,41 @@ func openGCS(ctx context.Context, p place, env Env) (Store, error) {
 		return nil, err
 	}
 	return &cloud{where: p.where, prefix: p.prefix, bucket: bucket, api: &gcsAPI{client.Bucket(p.bucket)}}, nil
+}
+
+// tokenTransport adds a token to each request. Unlike oauth2.Transport it does
+// not wait for one beyond the request's own deadline (HAZARDS H40).
+type tokenTransport struct {
+	base   http.RoundTripper
+	source oauth2.TokenSource
+}
+
+// RoundTrip sends the request.
+func (t *tokenTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	type result struct {
+		token *oauth2.Token
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		token, err := t.source.Token()
+		done <- result{token, err}
+	}()
+	var r result
+	select {
+	case r = <-done:
+	case <-req.Context().Done():
+		r.err = req.Context().Err()
+	}
+	if r.err != nil {
+		if req.Body != nil {
+			req.Body.Close()
+		}
+		return nil, r.err
+	}
+	req = req.Clone(req.Context())
+	r.token.SetAuthHeader(req)
+	return t.base.RoundTrip(req)
 }
 
 // gcsDefault finds the credentials that the SDK finds, but with the file that

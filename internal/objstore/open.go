@@ -58,14 +58,31 @@ func (e Env) flag(names ...string) (bool, error) {
 // Credentials and endpoints come from env, under the names of COMPATIBILITY
 // S28, and after them from where the cloud's SDK looks on its own.
 //
-// Open reads credential files at most; that the bucket or the folder exists
-// shows with the first request. The context is for opening alone.
+// Open reads credential files, and without any may ask a cloud's metadata
+// address; that the bucket or the folder exists shows with the first request.
+// The context is for opening alone. ErrUnreachable: it ended before.
 func Open(ctx context.Context, rawURL string, env Env) (Store, error) {
-	s, err := open(ctx, rawURL, env)
-	if err != nil {
+	fail := func(err error) (Store, error) {
 		return nil, fmt.Errorf("open store %s: %w", withoutSecrets(rawURL), err)
 	}
-	return s, nil
+	type result struct {
+		store Store
+		err   error
+	}
+	done := make(chan result, 1) // not every SDK's search ends with the context
+	go func() {
+		s, err := open(ctx, rawURL, env)
+		done <- result{s, err}
+	}()
+	select {
+	case r := <-done:
+		if r.err != nil {
+			return fail(r.err)
+		}
+		return r.store, nil
+	case <-ctx.Done():
+		return fail(fmt.Errorf("%w: %w", ErrUnreachable, ctx.Err()))
+	}
 }
 
 // place is what a URL says about where a store is. What it leaves empty comes
