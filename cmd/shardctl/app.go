@@ -19,7 +19,7 @@ import (
 type app struct {
 	in                                   io.Reader
 	out, err                             io.Writer
-	getenv                               func(string) string
+	lookupEnv                            func(string) (string, bool)
 	now                                  func() time.Time
 	inTerminal, outTerminal, errTerminal bool
 	columns                              int // of the terminal; 0 means unknown
@@ -59,7 +59,7 @@ placements of its own.`,
 			if err := a.applyEnvironment(cmd); err != nil {
 				return err
 			}
-			return a.setUp()
+			return a.setUp(cmd)
 		},
 	}
 	flags := cmd.PersistentFlags()
@@ -74,9 +74,16 @@ placements of its own.`,
 	completeWith(cmd, "color", colorModes...)
 	completeWith(cmd, "log-format", logFormats...)
 
-	cmd.AddGroup(&cobra.Group{ID: "ask", Title: "Ask and plan:"}, &cobra.Group{ID: "more", Title: "More:"})
+	cmd.AddGroup(
+		&cobra.Group{ID: "ask", Title: "Ask and plan:"},
+		&cobra.Group{ID: "fleet", Title: "See and mend a fleet:"},
+		&cobra.Group{ID: "more", Title: "More:"})
 	for _, sub := range []*cobra.Command{newOwnerCmd(a), newRebalancePlanCmd(a), newPlacementCmd(a)} {
 		sub.GroupID = "ask"
+		cmd.AddCommand(sub)
+	}
+	for _, sub := range []*cobra.Command{newStatusCmd(a)} {
+		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}
 	version := newVersionCmd(a)
@@ -96,6 +103,9 @@ var (
 // environmentKey marks flags that an environment variable can set. Only flags
 // that say where, or how to print, may have one; never one that chooses or forces.
 const environmentKey = "shardctl_environment"
+
+// extraFormat marks a command that has a form of output of its own.
+const extraFormat = "shardctl_extra_format"
 
 func fromEnvironment(flags *pflag.FlagSet, name string) {
 	variable := "SHARDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
@@ -122,8 +132,12 @@ func (a *app) applyEnvironment(cmd *cobra.Command) error {
 }
 
 // setUp checks the flags that all commands have, and starts the log.
-func (a *app) setUp() error {
-	if err := oneOf("--output", a.output, render.Formats()); err != nil {
+func (a *app) setUp(cmd *cobra.Command) error {
+	formats := render.Formats()
+	if extra := cmd.Annotations[extraFormat]; extra != "" {
+		formats = append(formats, extra)
+	}
+	if err := oneOf("--output", a.output, formats); err != nil {
 		return err
 	}
 	if err := oneOf("--color", a.color, colorModes); err != nil {
@@ -149,6 +163,12 @@ func (a *app) setUp() error {
 	return nil
 }
 
+// getenv is the value of a variable of the environment, "" where it is not set.
+func (a *app) getenv(name string) string {
+	value, _ := a.lookupEnv(name)
+	return value
+}
+
 // oneOf checks that a flag has one of its values.
 func oneOf(flag, value string, known []string) error {
 	if slices.Contains(known, value) {
@@ -160,7 +180,11 @@ func oneOf(flag, value string, known []string) error {
 // printer prints in the form that the flags ask for.
 func (a *app) printer() *render.Printer {
 	color := a.color == "always" || (a.color == "auto" && a.outTerminal && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb")
-	return &render.Printer{Out: a.out, Format: render.Format(a.output), Terminal: a.outTerminal, Color: color, Columns: a.columns}
+	format := render.Format(a.output)
+	if a.output == sleetJSON {
+		format = render.JSONFormat
+	}
+	return &render.Printer{Out: a.out, Format: format, Terminal: a.outTerminal, Color: color, Columns: a.columns}
 }
 
 // note tells a person something beside the answer, on standard error. Programs

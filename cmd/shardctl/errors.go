@@ -20,6 +20,9 @@ const (
 	exitDone        = 0
 	exitFailed      = 1   // it failed, or the input is wrong
 	exitFindings    = 2   // there are changes or findings, with --detailed-exitcode only
+	exitPartly      = 3   // some of it was done
+	exitRefused     = 4   // refused: alive, or changed by somebody else meanwhile
+	exitUnreachable = 5   // a store was not reached in time
 	exitUsage       = 64  // the command line alone shows that it is wrong
 	exitInterrupted = 130 // by a signal
 )
@@ -69,6 +72,8 @@ func (a *app) report(ctx context.Context, root *cobra.Command, args []string, er
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case errors.As(err, &exit):
+	case storeError(err) != nil:
+		exit = storeError(err)
 	case !a.parsed:
 		exit = usageError("%s", usageMessage(root, args, err)).withHint("see %s --help", commandFor(root, args).CommandPath())
 	default:

@@ -21,11 +21,11 @@ func realMain() int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	a := &app{
-		in:     os.Stdin,
-		out:    os.Stdout,
-		err:    os.Stderr,
-		getenv: os.Getenv,
-		now:    time.Now,
+		in:        os.Stdin,
+		out:       os.Stdout,
+		err:       os.Stderr,
+		lookupEnv: os.LookupEnv,
+		now:       time.Now,
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		a.outTerminal = true

@@ -50,7 +50,7 @@ func execute(t testing.TB, stdin string, args ...string) result {
 func executeContext(t testing.TB, ctx context.Context, stdin string, args ...string) result {
 	t.Helper()
 	var out, err bytes.Buffer
-	a := &app{in: strings.NewReader(stdin), out: &out, err: &err, getenv: func(string) string { return "" }, now: time.Now}
+	a := &app{in: strings.NewReader(stdin), out: &out, err: &err, lookupEnv: func(string) (string, bool) { return "", false }, now: time.Now}
 	code := a.run(ctx, args)
 	return result{code, out.String(), err.String()}
 }

@@ -3,6 +3,7 @@ package objstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 	"unicode/utf8"
 )
@@ -66,8 +67,11 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Is reports whether target is the kind of this error.
-func (e *Error) Is(target error) bool { return e.Kind != nil && target == e.Kind }
+// Is reports whether target is the kind of this error. What does not exist is
+// fs.ErrNotExist, too.
+func (e *Error) Is(target error) bool {
+	return e.Kind != nil && (target == e.Kind || (e.Kind == ErrNotExist && target == fs.ErrNotExist))
+}
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }

@@ -160,3 +160,9 @@ func someOf(ids []string) string {
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(ids[:few], ", "), len(ids)-few)
 }
+
+// Uneven says what is wrong with the shares of a fleet's nodes, by counts of
+// their keys.
+func Uneven(stage Stage, counts []uint64) []Finding {
+	return uneven(stage, counts, stage.Nodes.FairShares(), stage.Nodes.ID, "")
+}

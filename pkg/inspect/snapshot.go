@@ -1,0 +1,351 @@
+package inspect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"net/url"
+	"path"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/fleet"
+)
+
+// SnapshotVersion is the schema version of snapshot files.
+const SnapshotVersion = 1
+
+// Snapshot is what the objects of a fleet root said when they were read, once
+// each, with the time of each source. Everything else is computed from it, so an
+// answer from a saved snapshot is the one that was given live. It holds no
+// credentials: passwords and signatures in URLs are cut out when it is read.
+type Snapshot struct {
+	SchemaVersion int `json:"schema_version"`
+	// Root is the canonical URL.
+	Root string `json:"root"`
+	// Taken is this machine's clock when the last source had answered.
+	Taken time.Time `json:"taken"`
+	// Policy has sleet.toml, or no object where there is none.
+	Policy Source `json:"policy"`
+	// Registry has the objects under dbs/, with the bodies of all that are not empty.
+	Registry Source `json:"registry"`
+	// Heartbeats has the objects under nodes/, with bodies where they were asked for.
+	Heartbeats Source `json:"heartbeats"`
+	// Marker has the root's marker; it is looked for only where there is nothing else.
+	Marker Source `json:"marker"`
+
+	index map[string]*Recorded
+}
+
+// Source is one thing that was read: an object, or what is under a prefix.
+type Source struct {
+	// Read tells that it was asked for.
+	Read bool `json:"read"`
+	// Asked and Answered are this machine's clock before and after.
+	Asked    time.Time `json:"asked,omitzero"`
+	Answered time.Time `json:"answered,omitzero"`
+	// StoreNow is the store's clock in between, where it tells.
+	StoreNow time.Time  `json:"store_now,omitzero"`
+	Objects  []Recorded `json:"objects,omitempty"`
+}
+
+// Recorded is an object in a snapshot.
+type Recorded struct {
+	Name     string    `json:"name"`
+	Size     int64     `json:"size"`
+	Version  string    `json:"version,omitempty"`
+	Modified time.Time `json:"modified"`
+	// Body is its content, where that was read and is UTF-8; Base64 where it is not.
+	Body   *string `json:"body,omitempty"`
+	Base64 []byte  `json:"body_base64,omitempty"`
+	// Error says why it could not be read.
+	Error string `json:"error,omitempty"`
+}
+
+// Parts says what of a root is to be read. The policy always is.
+type Parts struct {
+	Nodes, Registry bool
+	// Bodies asks for the bodies of heartbeats.
+	Bodies bool
+}
+
+// readParallel is how many objects are read at once.
+const readParallel = 32
+
+// Read reads a root, with bounded parallelism. A list that fails is an error; an
+// object that cannot be read is recorded as such. now is this machine's clock.
+func Read(ctx context.Context, r objstore.Reader, root string, parts Parts, now func() time.Time) (*Snapshot, error) {
+	s := &Snapshot{SchemaVersion: SnapshotVersion, Root: withoutSecrets(root)}
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.Policy.readObject(groupCtx, r, fleet.PolicyName, now) })
+	if parts.Registry {
+		group.Go(func() error {
+			return s.Registry.readPrefix(groupCtx, r, fleet.RegistryPrefix, now, func(o *Recorded) bool {
+				return o.Size > 0 && strings.HasSuffix(path.Base(o.Name), ".toml")
+			})
+		})
+	}
+	if parts.Nodes {
+		group.Go(func() error {
+			return s.Heartbeats.readPrefix(groupCtx, r, fleet.HeartbeatPrefix, now, func(*Recorded) bool { return parts.Bodies })
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	if len(s.Policy.Objects)+len(s.Registry.Objects)+len(s.Heartbeats.Objects) == 0 && parts.Registry && parts.Nodes {
+		if err := s.Marker.readObject(ctx, r, fleet.MarkerName, now); err != nil {
+			return nil, err
+		}
+	}
+	s.Taken = now().UTC()
+	s.makeIndex()
+	return s, nil
+}
+
+// readObject reads one object, which may be missing.
+func (s *Source) readObject(ctx context.Context, r objstore.Reader, name string, now func() time.Time) error {
+	s.Read, s.Asked = true, now().UTC()
+	object, err := r.Get(ctx, name)
+	s.Answered, s.StoreNow = now().UTC(), object.Now.UTC()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case fatal(err):
+		return err
+	}
+	recorded := Recorded{Name: name, Size: int64(len(object.Body)), Version: object.Version, Modified: object.Modified.UTC()}
+	recorded.set(object.Body, err)
+	s.Objects = []Recorded{recorded}
+	return nil
+}
+
+// fatal tells errors that end the reading from those that are recorded: whoever
+// is asked may refuse one object, but a store that cannot be reached is one for all.
+func fatal(err error) bool {
+	return errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, objstore.ErrPermission) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// readPrefix lists a prefix and reads the bodies that are wanted.
+func (s *Source) readPrefix(ctx context.Context, r objstore.Reader, prefix string, now func() time.Time, wanted func(*Recorded) bool) error {
+	s.Read, s.Asked = true, now().UTC()
+	for page, err := range r.List(ctx, prefix) {
+		if err != nil {
+			return err
+		}
+		if !page.Now.IsZero() {
+			s.StoreNow = page.Now.UTC()
+		}
+		for _, e := range page.Entries {
+			s.Objects = append(s.Objects, Recorded{Name: e.Name, Size: e.Size, Version: e.Version, Modified: e.Modified.UTC()})
+		}
+	}
+	s.Answered = now().UTC()
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readParallel)
+	for i := range s.Objects {
+		o := &s.Objects[i]
+		if !wanted(o) {
+			continue
+		}
+		group.Go(func() error {
+			object, err := r.Get(ctx, o.Name)
+			if fatal(err) {
+				return err
+			}
+			o.set(object.Body, err)
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+func (o *Recorded) set(body []byte, err error) {
+	switch {
+	case err != nil:
+		o.Error = err.Error()
+	case utf8.Valid(body):
+		text := withoutSecrets(string(body))
+		o.Body = &text
+	default:
+		o.Base64 = body
+	}
+}
+
+// secret matches what must not be saved: passwords of URLs, and signatures and
+// keys in their queries.
+var secret = regexp.MustCompile(`(?i)(//[^\s/@"':]*:)[^\s/@"']+(@)|([?&](?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|awsaccesskeyid|token|password|secret|key)=)[^\s&"'#]+`)
+
+func withoutSecrets(text string) string {
+	if !strings.ContainsAny(text, "@?&") {
+		return text
+	}
+	return secret.ReplaceAllString(text, "${1}${3}REDACTED${2}")
+}
+
+func (s *Snapshot) makeIndex() {
+	s.index = map[string]*Recorded{}
+	for _, source := range []*Source{&s.Policy, &s.Registry, &s.Heartbeats, &s.Marker} {
+		for i := range source.Objects {
+			s.index[source.Objects[i].Name] = &source.Objects[i]
+		}
+	}
+}
+
+// Get gives an object of the snapshot, as [fleet.Reader] asks for it.
+func (s *Snapshot) Get(_ context.Context, name string) (fleet.Object, error) {
+	o, found := s.index[name]
+	switch {
+	case !found:
+		return fleet.Object{}, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	case o.Error != "":
+		return fleet.Object{}, errors.New(o.Error)
+	}
+	object := fleet.Object{Body: o.Base64, Version: o.Version, Modified: o.Modified}
+	if o.Body != nil {
+		object.Body = []byte(*o.Body)
+	} else if o.Base64 == nil && o.Size > 0 {
+		return fleet.Object{}, fmt.Errorf("%s: its content is not in the snapshot", name)
+	}
+	return object, nil
+}
+
+// List gives the objects of the snapshot under dbs/ or nodes/, as [fleet.Reader]
+// asks for them.
+func (s *Snapshot) List(_ context.Context, prefix string) iter.Seq2[fleet.Page, error] {
+	source := &s.Registry
+	if prefix == fleet.HeartbeatPrefix {
+		source = &s.Heartbeats
+	}
+	return func(yield func(fleet.Page, error) bool) {
+		if !source.Read {
+			yield(fleet.Page{}, fmt.Errorf("%s is not in the snapshot", prefix))
+			return
+		}
+		page := fleet.Page{Now: source.StoreNow, Entries: make([]fleet.Entry, len(source.Objects))}
+		for i, o := range source.Objects {
+			page.Entries[i] = fleet.Entry{Name: o.Name, Size: o.Size, Version: o.Version, Modified: o.Modified}
+		}
+		yield(page, nil)
+	}
+}
+
+// WriteTo saves the snapshot as JSON.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", " ")
+	if err := encoder.Encode(s); err != nil {
+		return 0, err
+	}
+	return text.WriteTo(w)
+}
+
+// maxSnapshot bounds a snapshot file, in bytes.
+const maxSnapshot = 1 << 30
+
+// ReadSnapshot reads a saved snapshot.
+func ReadSnapshot(r io.Reader) (*Snapshot, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxSnapshot+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxSnapshot {
+		return nil, fmt.Errorf("it is over %d MiB, too long for a snapshot", maxSnapshot>>20)
+	}
+	var s Snapshot
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("it is no snapshot: %w", err)
+	}
+	switch {
+	case s.SchemaVersion == 0 || s.Root == "" || s.Taken.IsZero():
+		return nil, errors.New("it is no snapshot: save one with `shardctl snapshot save`")
+	case s.SchemaVersion > SnapshotVersion:
+		return nil, fmt.Errorf("it is a snapshot of version %d, and this program reads up to %d; use a newer shardctl", s.SchemaVersion, SnapshotVersion)
+	}
+	if _, err := url.Parse(s.Root); err != nil {
+		return nil, fmt.Errorf("it is no snapshot: root: %w", err)
+	}
+	s.makeIndex()
+	return &s, nil
+}
+
+// Fleet is what a snapshot means.
+type Fleet struct {
+	Snapshot *Snapshot
+	// State has the policy and the registry.
+	State *fleet.State
+	// Heartbeats and Nodes say who is live, judged by Now; both are nil where nodes were not read.
+	Heartbeats []fleet.HeartbeatEntry
+	Nodes      []fleet.Node
+	// Now is the time that ages are judged by: the store's clock, where it tells it (H20).
+	Now time.Time
+	// Skew is how far the store's clock is ahead of this machine's; SkewKnown tells whether
+	// the store told its time.
+	Skew      time.Duration
+	SkewKnown bool
+
+	assigner func() (*fleet.Assigner, error)
+}
+
+// NewFleet computes what a snapshot means. Versions are the versions of Sleet
+// whose rules files may follow; none means all.
+func NewFleet(ctx context.Context, s *Snapshot, versions ...fleet.Version) (*Fleet, error) {
+	f := &Fleet{Snapshot: s, Now: s.Taken}
+	if s.Registry.Read {
+		f.State = fleet.NewPoller(s, fleet.PollerOptions{Versions: versions}).Poll(ctx)
+	} else {
+		// Without the registry it would warn that this was not listed.
+		f.State = fleet.NewPoller(policyOnly{s}, fleet.PollerOptions{Versions: versions}).Poll(ctx)
+	}
+	if !s.Heartbeats.Read {
+		return f, nil
+	}
+	heartbeats, storeNow, err := fleet.ListHeartbeats(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if !storeNow.IsZero() {
+		var clock fleet.StoreClock
+		clock.Observe(storeNow, s.Heartbeats.Asked, s.Heartbeats.Answered, 0)
+		f.Now, f.Skew, f.SkewKnown = storeNow, clock.Skew(), true
+	}
+	f.Heartbeats = heartbeats
+	f.Nodes = fleet.Nodes(heartbeats, f.Now, f.Timeout())
+	f.assigner = sync.OnceValues(func() (*fleet.Assigner, error) { return fleet.NewAssigner(f.Nodes) })
+	return f, nil
+}
+
+// Timeout is the age from which on a heartbeat counts as dead.
+func (f *Fleet) Timeout() time.Duration { return f.State.Policy.Node.HeartbeatTimeout.Std() }
+
+// Assigner computes who runs what among the live nodes.
+func (f *Fleet) Assigner() (*fleet.Assigner, error) { return f.assigner() }
+
+// CheckNotEmpty returns a [*fleet.EmptyRootError] for a root with nothing in it (H34).
+func (f *Fleet) CheckNotEmpty(ctx context.Context) error {
+	if !f.Snapshot.Registry.Read || !f.Snapshot.Heartbeats.Read {
+		return nil
+	}
+	return fleet.CheckRoot(ctx, f.Snapshot, f.State, f.Heartbeats)
+}
+
+// policyOnly is a snapshot whose registry is taken for empty.
+type policyOnly struct{ *Snapshot }
+
+func (policyOnly) List(context.Context, string) iter.Seq2[fleet.Page, error] {
+	return func(yield func(fleet.Page, error) bool) { yield(fleet.Page{}, nil) }
+}
