@@ -4,7 +4,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 MODULES   = . bench
 
-.PHONY: help build test race lint fmt cross generate fuzz bench check
+.PHONY: help build servers test race lint fmt cross generate fuzz bench check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -12,10 +12,13 @@ help: ## show this list
 build: ## build ./shardctl
 	go build -o shardctl ./cmd/shardctl
 
-test: ## run all tests
+servers: ## install the storage servers that tests run against, once
+	-go run ./internal/testservers/install
+
+test: servers ## run all tests; those whose server cannot be installed are skipped
 	@for m in $(MODULES); do (cd $$m && go test ./...) || exit 1; done
 
-race: ## run all tests under the race detector
+race: servers ## run all tests under the race detector
 	go test -race ./...
 
 lint: ## vet and the pinned linter
