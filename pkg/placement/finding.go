@@ -130,6 +130,16 @@ func (s *Step) movesTooMuch(what string) []Finding {
 // Warnings lists what is wrong with a step: more movement than necessary, a
 // spread that is worse than it should be, a leaving node with one heir.
 func (s *Step) Warnings() []Finding {
+	if s.parts != nil {
+		var found []Finding
+		for _, p := range s.parts {
+			for _, f := range p.step.Warnings() {
+				f.Message = p.name + ": " + f.Message
+				found = append(found, f)
+			}
+		}
+		return found
+	}
 	found := s.movesTooMuch("this change")
 	found = append(found, uneven(s.To, s.After, s.FairAfter(), s.Union.ID, " afterwards")...)
 	for _, node := range s.Leaving() {

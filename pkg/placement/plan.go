@@ -38,6 +38,13 @@ type Step struct {
 	Before, After []uint64
 
 	flows [][]uint64 // [from][to], without the keys that stay; nil rows are all zeros
+	parts []part     // of a merged step: what it was merged of
+}
+
+// part is a step that was merged into another, with the name that warnings give it.
+type part struct {
+	name string
+	step *Step
 }
 
 // Flow is how many keys go from one node to another.
@@ -51,6 +58,9 @@ type PlanOptions struct {
 	// Workers is how many keys are placed side by side; 0 or less means all cores. Fewer are
 	// used where their counts would not fit in memory.
 	Workers int
+	// Top is how many nodes hold a key, best first; 0 means 1. Each counts: a key of three nodes
+	// counts three times, and moves as often as one of them is replaced.
+	Top int
 	// Moved is called for each key whose first and last owner differ, in the order of the source.
 	Moved func(key []byte, from, to string) error
 	// Progress is called from time to time with the number of keys counted so far.
@@ -149,18 +159,9 @@ func (p *Planner) placePair(from, to Stage) (func([]int32, []byte) []int32, erro
 }
 
 func (p *Planner) placeEach() (func([]int32, []byte) []int32, error) {
-	var rankings []Ranking
-	var indices [][]int32 // of a stage's nodes, in the union
-	for _, stage := range p.stages {
-		r, err := stage.Scheme.NewRanking(stage.Nodes)
-		if err != nil {
-			return nil, err
-		}
-		index := make([]int32, stage.Nodes.Len())
-		for i := range index {
-			index[i] = p.index(stage.Nodes.ID(i))
-		}
-		rankings, indices = append(rankings, r), append(indices, index)
+	rankings, indices, err := p.rankEach()
+	if err != nil {
+		return nil, err
 	}
 	return func(dst []int32, key []byte) []int32 {
 		for i, r := range rankings {
@@ -168,6 +169,65 @@ func (p *Planner) placeEach() (func([]int32, []byte) []int32, error) {
 		}
 		return dst
 	}, nil
+}
+
+func (p *Planner) rankEach() (rankings []Ranking, indices [][]int32, err error) {
+	for _, stage := range p.stages {
+		r, err := stage.Scheme.NewRanking(stage.Nodes)
+		if err != nil {
+			return nil, nil, err
+		}
+		index := make([]int32, stage.Nodes.Len())
+		for i := range index {
+			index[i] = p.index(stage.Nodes.ID(i))
+		}
+		rankings, indices = append(rankings, r), append(indices, index)
+	}
+	return rankings, indices, nil
+}
+
+// placeTop is place for keys that several nodes hold: what it gives for each stage is a list as
+// long as the shortest of all stages, in which a node that stays keeps its position.
+func (p *Planner) placeTop(top int) (func(key []byte) [][]int32, error) {
+	rankings, indices, err := p.rankEach()
+	if err != nil {
+		return nil, err
+	}
+	for _, stage := range p.stages {
+		top = min(top, stage.Nodes.owners())
+	}
+	return func(key []byte) [][]int32 {
+		held := make([][]int32, len(rankings))
+		for stage, r := range rankings {
+			for _, node := range r.AppendTop(nil, key, top) {
+				held[stage] = append(held[stage], indices[stage][node])
+			}
+			if stage > 0 {
+				held[stage] = aligned(held[stage-1], held[stage])
+			}
+		}
+		return held
+	}, nil
+}
+
+// aligned orders the nodes after a change as the ones before: who stays keeps the
+// position, who comes takes that of one who goes.
+func aligned(before, after []int32) []int32 {
+	result := slices.Repeat([]int32{-1}, len(before))
+	var coming []int32
+	for _, node := range after {
+		if at := slices.Index(before, node); at >= 0 {
+			result[at] = node
+		} else {
+			coming = append(coming, node)
+		}
+	}
+	for i, node := range result {
+		if node < 0 {
+			result[i], coming = coming[0], coming[1:]
+		}
+	}
+	return result
 }
 
 // tally is what one worker has counted.
@@ -200,9 +260,36 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 		key      int
 		from, to int32
 	}
+	var placeTop func(key []byte) [][]int32
+	if o.Top > 1 {
+		var err error
+		if placeTop, err = p.placeTop(o.Top); err != nil {
+			return nil, err
+		}
+	}
+	held := func(t *tally, key int, b *Batch, moves []move) []move {
+		stages := placeTop(b.Key(key))
+		owners := make([]int32, len(stages))
+		for at := range stages[0] {
+			for stage := range stages {
+				owners[stage] = stages[stage][at]
+			}
+			t.count(owners)
+			if first, last := owners[0], owners[steps]; first != last && o.Moved != nil {
+				moves = append(moves, move{key, first, last})
+			}
+		}
+		return moves
+	}
 	work := func(worker int, b *Batch) ([]move, error) {
 		var moves []move
 		t := &tallies[worker]
+		if placeTop != nil {
+			for i := range b.Len() {
+				moves = held(t, i, b, moves)
+			}
+			return moves, nil
+		}
 		var space [16]int32
 		for i := range b.Len() {
 			owners := p.place(space[:0], b.Key(i))
@@ -233,7 +320,10 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 	for _, t := range tallies[1:] {
 		total.add(t)
 	}
-	plan := &Plan{Keys: counted.Load()}
+	plan := &Plan{}
+	for _, keys := range total.counts[0] {
+		plan.Keys += keys
+	}
 	step := func(from, to, matrix int) *Step {
 		return &Step{
 			From: p.stages[from], To: p.stages[to], Union: p.union, Keys: plan.Keys,
@@ -299,6 +389,49 @@ func addTo(sum, more []uint64) {
 	}
 }
 
+// Merge puts together steps that change parts of one fleet at once, such as its
+// services, each with nodes and keys of its own. Names go with the steps; warnings
+// say them. Fractions are over all keys; fair shares are weighted by keys.
+func Merge(names []string, steps []*Step) (*Step, error) {
+	byID := map[string]Node{}
+	for _, s := range steps {
+		for _, n := range s.Union.nodes {
+			byID[n.ID] = n
+		}
+	}
+	var nodes []Node
+	for _, n := range byID {
+		nodes = append(nodes, n)
+	}
+	union, err := NewNodeSet(nodes)
+	if err != nil {
+		return nil, err
+	}
+	m := &Step{Union: union, From: steps[0].From, To: steps[0].To}
+	m.Before, m.After = make([]uint64, union.Len()), make([]uint64, union.Len())
+	m.flows = make([][]uint64, union.Len())
+	for i, s := range steps {
+		m.parts = append(m.parts, part{names[i], s})
+		m.Keys += s.Keys
+		for node := range s.Union.Len() {
+			from, _ := union.Index(s.Union.ID(node))
+			m.Before[from] += s.Before[node]
+			m.After[from] += s.After[node]
+			for to, keys := range s.flows[node] {
+				if keys == 0 {
+					continue
+				}
+				if m.flows[from] == nil {
+					m.flows[from] = make([]uint64, union.Len())
+				}
+				at, _ := union.Index(s.Union.ID(to))
+				m.flows[from][at] += keys
+			}
+		}
+	}
+	return m, nil
+}
+
 // Flows lists what goes from where to where, the largest first.
 func (s *Step) Flows() []Flow {
 	var flows []Flow
@@ -357,18 +490,41 @@ func (s *Step) MovedFraction() float64 { return fraction(s.Moved(), s.Keys) }
 
 // FairBefore and FairAfter are the fair shares by node of the union, 0 where a
 // node is not in that stage.
-func (s *Step) FairBefore() []float64 { return s.fair(s.From) }
+func (s *Step) FairBefore() []float64 { return s.fair(func(s *Step) Stage { return s.From }) }
 
 // FairAfter is the counterpart of FairBefore.
-func (s *Step) FairAfter() []float64 { return s.fair(s.To) }
+func (s *Step) FairAfter() []float64 { return s.fair(func(s *Step) Stage { return s.To }) }
 
-func (s *Step) fair(stage Stage) []float64 {
+func (s *Step) fair(stage func(*Step) Stage) []float64 {
 	shares := make([]float64, s.Union.Len())
-	for i, share := range stage.Nodes.FairShares() {
-		at, _ := s.Union.Index(stage.Nodes.ID(i))
-		shares[at] = share
+	for _, part := range s.all() {
+		nodes := stage(part).Nodes
+		for i, share := range nodes.FairShares() {
+			at, _ := s.Union.Index(nodes.ID(i))
+			shares[at] += share * s.share(part)
+		}
 	}
 	return shares
+}
+
+// all lists what a step was merged of; a step that was not is its own only part.
+func (s *Step) all() []*Step {
+	if s.parts == nil {
+		return []*Step{s}
+	}
+	var steps []*Step
+	for _, p := range s.parts {
+		steps = append(steps, p.step)
+	}
+	return steps
+}
+
+// share is how much of all keys a part has, 0 to 1.
+func (s *Step) share(part *Step) float64 {
+	if s.parts == nil {
+		return 1
+	}
+	return fraction(part.Keys, s.Keys)
 }
 
 // Leaving lists the nodes that can own keys before and not after.
@@ -386,6 +542,13 @@ func (s *Step) Leaving() []int {
 // MinimumFraction is what no placement could avoid to move, 0 to 1: the larger
 // of half the sum of the changes in fair share and the share of keys on leaving nodes.
 func (s *Step) MinimumFraction() float64 {
+	if s.parts != nil {
+		sum := 0.0
+		for _, part := range s.all() {
+			sum += part.MinimumFraction() * s.share(part)
+		}
+		return sum
+	}
 	before, after := s.FairBefore(), s.FairAfter()
 	change, leaving := 0.0, uint64(0)
 	for i := range before {
@@ -405,6 +568,17 @@ func (s *Step) MinimumFraction() float64 {
 // Ranking by weight / -log(u) is a race of exponential clocks: node i, with the weights w before
 // and v after, wins both times with the probability 1 / sum over j of max(w_j/w_i, v_j/v_i).
 func (s *Step) ExpectedFraction() (float64, bool) {
+	if s.parts != nil {
+		sum := 0.0
+		for _, part := range s.all() {
+			expected, known := part.ExpectedFraction()
+			if !known {
+				return 0, false
+			}
+			sum += expected * s.share(part)
+		}
+		return sum, true
+	}
 	if s.From.Scheme != s.To.Scheme || !s.From.Scheme.Minimal {
 		return 0, false
 	}

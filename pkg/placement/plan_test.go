@@ -541,3 +541,66 @@ func TestSuggest(t *testing.T) {
 		})
 	}
 }
+
+// Where several nodes hold a key, it moves as often as one of them is replaced.
+func TestPlanOfSeveralHolders(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		scheme, _ := Lookup("sleet")
+		before, after := drawNodes(t, false, 12), drawNodes(t, false, 12)
+		top := rapid.IntRange(2, 4).Draw(t, "top")
+		from, to := Stage{scheme, newSet(t, before)}, Stage{scheme, newSet(t, after)}
+		planner, err := NewPlanner(from, to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := rapid.SliceOfN(rapid.Custom(drawKey), 1, 30).Draw(t, "keys")
+		moves := 0
+		plan, err := planner.Run(context.Background(), Keys(keys...), PlanOptions{Top: top, Moved: func([]byte, string, string) error { moves++; return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held := min(top, from.Nodes.Len(), to.Nodes.Len())
+		first, second := newRanking(t, scheme, before), newRanking(t, scheme, after)
+		replaced := 0
+		for _, key := range keys {
+			old := map[string]bool{}
+			for _, n := range first.AppendTop(nil, key, held) {
+				old[first.Nodes().ID(n)] = true
+			}
+			for _, n := range second.AppendTop(nil, key, held) {
+				if !old[second.Nodes().ID(n)] {
+					replaced++
+				}
+			}
+		}
+		if int(plan.Overall.Moved()) != replaced || moves != replaced || int(plan.Keys) != held*len(keys) {
+			t.Fatalf("%d moved, %d reported, want %d; %d keys, want %d", plan.Overall.Moved(), moves, replaced, plan.Keys, held*len(keys))
+		}
+	})
+}
+
+// Parts of a fleet add up.
+func TestMerge(t *testing.T) {
+	gc := mustPlan(t, numbered("s3://b/%d\x00gc", 3000), PlanOptions{}, stageOf(t, "sleet", "a", "b", "c"), stageOf(t, "sleet", "a", "b", "c", "d"))
+	mirror := mustPlan(t, numbered("s3://b/%d\x00mirror", 1000), PlanOptions{}, stageOf(t, "sleet", "b", "e"), stageOf(t, "sleet", "b", "d", "e"))
+	whole, err := Merge([]string{"gc", "mirror"}, []*Step{gc.Overall, mirror.Overall})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := gc.Overall.Moved() + mirror.Overall.Moved(); whole.Moved() != want || whole.Keys != 4000 || whole.Union.Len() != 5 {
+		t.Errorf("%d of %d keys moved among %d nodes, want %d", whole.Moved(), whole.Keys, whole.Union.Len(), want)
+	}
+	if got, want := whole.MinimumFraction(), 0.75*gc.Overall.MinimumFraction()+0.25*mirror.Overall.MinimumFraction(); math.Abs(got-want) > 1e-12 {
+		t.Errorf("minimum %v, want %v", got, want)
+	}
+	sum := 0.0
+	for i, share := range whole.FairAfter() {
+		sum += share
+		if whole.After[i]+whole.Lost(i) != whole.Before[i]+whole.Gained(i) {
+			t.Errorf("the books of %s do not balance", whole.Union.ID(i))
+		}
+	}
+	if math.Abs(sum-1) > 1e-12 {
+		t.Errorf("fair shares sum up to %v", sum)
+	}
+}
