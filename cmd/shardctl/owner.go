@@ -14,9 +14,7 @@ import (
 )
 
 type ownerOptions struct {
-	nodes   nodeFlags
-	scheme  schemeFlags
-	keys    keyFlags
+	sourceFlags
 	top     int
 	explain bool
 }
@@ -30,16 +28,19 @@ func newOwnerCmd(a *app) *cobra.Command {
 
 Keys are arguments, or lines of a file or of standard input (-). They are bytes;
 with the scheme sleet they are database URLs, which are made canonical first.
-Answers come in the order of the keys.`,
+Answers come in the order of the keys.
+
+With --root (or a snapshot) the nodes are the live ones that offer the service, and
+the keys the databases of its registry, unless some are given. --service all names
+the nodes of every assignment.`,
 		Example: `  shardctl owner --nodes a,b,c acct-42
   shardctl owner --nodes a,b=2,c --top 2 --explain acct-42
   shardctl owner --scheme sleet --service gc --nodes-file nodes.txt s3://acme-prod/tenants/0042
-  shardctl owner --nodes-file nodes.txt -o name - < keys.txt`,
+  shardctl owner --nodes-file nodes.txt -o name - < keys.txt
+  shardctl owner --root s3://bucket/fleet --service all`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runOwner(cmd.Context(), cmd, o, args) },
 	}
-	o.nodes.bind(cmd)
-	o.scheme.bind(cmd)
-	o.keys.bind(cmd)
+	o.bind(cmd)
 	cmd.Flags().IntVar(&o.top, "top", 1, "how many nodes to name, best first")
 	cmd.Flags().BoolVar(&o.explain, "explain", false, "show the score of each node, and how far it is behind the owner")
 	completeWith(cmd, "nodes")
@@ -50,6 +51,7 @@ Answers come in the order of the keys.`,
 // ownerHead and ownerResult are what `owner` prints.
 type ownerHead struct {
 	SchemaVersion int    `json:"schema_version"`
+	Root          string `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
 	Scheme        string `json:"scheme"`
 	Service       string `json:"service,omitempty"`
 	Target        string `json:"target,omitempty"`
@@ -64,6 +66,8 @@ type ownerResult struct {
 type keyOwners struct {
 	Key       string      `json:"key" jsonschema:"for the scheme sleet in its canonical form"`
 	KeyBase64 string      `json:"key_base64,omitempty" jsonschema:"the bytes of a key that is not UTF-8"`
+	Service   string      `json:"service,omitempty" jsonschema:"with --service all"`
+	Target    string      `json:"target,omitempty" jsonschema:"with --service all"`
 	Owners    []string    `json:"owners" jsonschema:"best first"`
 	Scores    []nodeScore `json:"scores,omitempty" jsonschema:"all nodes, best first"`
 	Margin    *float64    `json:"margin,omitempty" jsonschema:"how far the runner-up is behind the owner, as a fraction of the owner's value"`
@@ -80,52 +84,74 @@ func (a *app) runOwner(ctx context.Context, cmd *cobra.Command, o *ownerOptions,
 	if o.top < 1 {
 		return usageError("--top %d is not a number from 1 up", o.top)
 	}
-	scheme, err := o.scheme.scheme(cmd)
+	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {
 		return err
 	}
-	if err := onceFromInput(args, o.nodes.file, o.keys.file); err != nil {
-		return err
+	defer from.close()
+	view := ownerView{explain: o.explain, all: from.all}
+	for _, set := range from.sets {
+		if set.keys == nil {
+			return usageError("no keys are given").withHint("give them as arguments, or with --keys-file FILE, or - for standard input")
+		}
+		view.weighted = view.weighted || set.nodes.Weighted()
+		view.columns = max(view.columns, min(o.holders(set, cmd), set.nodes.Len()))
 	}
-	nodes, err := o.nodes.read(a, "nodes")
+	head := ownerHead{SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, Service: o.scheme.service, Target: o.scheme.target}
+	list, err := a.printer().NewList(head, "results", view.header())
 	if err != nil {
 		return err
 	}
-	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
-	if err != nil {
-		return err
+	count, skipped := 0, 0
+	for _, set := range from.sets {
+		view.set, view.top = set, min(o.holders(set, cmd), set.nodes.Len())
+		if view.rows = view.top; !cmd.Flags().Changed("top") {
+			view.rows = set.nodes.Len()
+		}
+		n, err := a.addOwners(ctx, list, from.scheme, view)
+		if err != nil {
+			return err
+		}
+		count += n
+		if lines := set.keys.skipped(); lines > 0 {
+			skipped += lines
+			a.note("%s: %d empty lines skipped", set.keys.name, lines)
+		}
 	}
-	if keys == nil {
-		return usageError("no keys are given").withHint("give them as arguments, or with --keys-file FILE, or - for standard input")
+	if count == 0 {
+		a.note("%s: no keys", from.sets[0].keys.name)
 	}
-	defer keys.close()
-	ranking, err := scheme.NewRanking(nodes.NodeSet)
-	if err != nil {
-		return nodesError(err, nodes.from, nodes.code)
+	tail := map[string]int{}
+	if skipped > 0 {
+		tail["skipped_lines"] = skipped
 	}
-	if ranking.Owner(nil) < 0 {
-		return nodesError(fmt.Errorf("no node has a weight above 0, so none can own a key"), nodes.from, nodes.code)
-	}
-	return a.printOwners(ctx, o, cmd.Flags().Changed("top"), ranking, keys)
+	a.log.Info("keys placed", "keys", count, "scheme", o.scheme.name)
+	return list.Close(tail)
 }
 
-func (a *app) printOwners(ctx context.Context, o *ownerOptions, topGiven bool, ranking placement.Ranking, keys *keyInput) error {
-	set := ranking.Nodes()
-	top := min(o.top, set.Len())
-	view := ownerView{keys: keys, set: set, top: top, explain: o.explain, rows: top}
-	if !topGiven {
-		view.rows = set.Len()
+// holders is how many nodes are named for a key: as asked for, or else as many as hold it.
+func (o *ownerOptions) holders(set *placed, cmd *cobra.Command) int {
+	if cmd.Flags().Changed("top") {
+		return o.top
 	}
-	head := ownerHead{SchemaVersion: 1, Scheme: o.scheme.name, Service: o.scheme.service, Target: o.scheme.target}
-	list, err := a.printer().NewList(head, "results", view.columns())
+	return set.holders
+}
+
+// addOwners places the keys of one set.
+func (a *app) addOwners(ctx context.Context, list *render.List, scheme *placement.Scheme, view ownerView) (int, error) {
+	nodes := view.set.nodes
+	ranking, err := scheme.NewRanking(nodes.NodeSet)
 	if err != nil {
-		return err
+		return 0, nodesError(err, nodes.from, nodes.code)
+	}
+	if ranking.Owner(nil) < 0 {
+		return 0, nodesError(fmt.Errorf("no node has a weight above 0, so none can own a key"), nodes.from, nodes.code)
 	}
 	work := func(_ int, b *placement.Batch) ([]render.ListItem, error) {
 		items := make([]render.ListItem, b.Len())
 		var owners []int
 		for i := range items {
-			owners = ranking.AppendTop(owners[:0], b.Key(i), top)
+			owners = ranking.AppendTop(owners[:0], b.Key(i), view.top)
 			items[i] = view.item(b.Key(i), owners, ranking)
 		}
 		return items, nil
@@ -140,53 +166,44 @@ func (a *app) printOwners(ctx context.Context, o *ownerOptions, topGiven bool, r
 		}
 		return nil
 	}
-	if err := placement.ForEachBatch(ctx, 0, keys.source, work, emit); err != nil {
-		return err
-	}
-	skipped := keys.skipped()
-	tail := map[string]int{}
-	if skipped > 0 {
-		tail["skipped_lines"] = skipped
-		a.note("%s: %d empty lines skipped", keys.name, skipped)
-	}
-	if count == 0 {
-		a.note("%s: no keys", keys.name)
-	}
-	a.log.Info("keys placed", "from", keys.name, "keys", count, "scheme", o.scheme.name, "nodes", set.Len())
-	return list.Close(tail)
+	return count, placement.ForEachBatch(ctx, 0, view.set.keys.source, work, emit)
 }
 
 // ownerView turns owners into rows and values.
 type ownerView struct {
-	keys    *keyInput
-	set     placement.NodeSet
-	top     int
-	explain bool
-	rows    int // of an explanation
+	set      *placed
+	top      int  // how many owners of a key are shown
+	columns  int  // the most of any set
+	rows     int  // of an explanation
+	explain  bool // show scores
+	weighted bool // show weights
+	all      bool // show services
 }
 
-func (v *ownerView) columns() []render.Column {
+func (v *ownerView) header() []render.Column {
+	columns := []render.Column{{Name: "KEY"}}
 	if v.explain {
-		return []render.Column{
-			{Name: "KEY"}, {Name: "RANK", Right: true}, {Name: "NODE"}, {Name: "WEIGHT", Right: true, Wide: !v.set.Weighted()},
-			{Name: "SCORE", Right: true}, {Name: "BEHIND", Right: true},
-		}
+		return append(columns, render.Column{Name: "RANK", Right: true}, render.Column{Name: "NODE"},
+			render.Column{Name: "WEIGHT", Right: true, Wide: !v.weighted}, render.Column{Name: "SCORE", Right: true}, render.Column{Name: "BEHIND", Right: true})
 	}
-	columns := []render.Column{{Name: "KEY"}, {Name: "OWNER"}}
-	for rank := 2; rank <= v.top; rank++ {
+	columns = append(columns, render.Column{Name: "OWNER"})
+	for rank := 2; rank <= v.columns; rank++ {
 		columns = append(columns, render.Column{Name: fmt.Sprintf("RANK-%d", rank)})
 	}
 	return columns
 }
 
 func (v *ownerView) item(key []byte, owners []int, ranking placement.Ranking) render.ListItem {
-	shown := string(v.keys.shown(key))
+	shown, nodes := v.set.keys.shown(key), v.set.nodes
 	value := keyOwners{Key: shown, KeyBase64: base64Of(shown), Owners: make([]string, len(owners))}
-	row := make([]render.Cell, 1+v.top)
+	if v.all {
+		value.Key, value.Service, value.Target = strings.TrimPrefix(shown, v.set.keys.label), v.set.service, v.set.target
+	}
+	row := make([]render.Cell, 1+v.columns)
 	row[0] = render.Text(shown)
 	for i, owner := range owners {
-		value.Owners[i] = v.set.ID(owner)
-		row[1+i] = render.Text(v.set.ID(owner))
+		value.Owners[i] = nodes.ID(owner)
+		row[1+i] = render.Text(nodes.ID(owner))
 	}
 	item := render.ListItem{Name: strings.Join(value.Owners, "\t"), Rows: [][]render.Cell{row}}
 	if v.explain {
@@ -201,7 +218,7 @@ func (v *ownerView) explained(value *keyOwners, shown string, e placement.Explan
 	value.Margin = &e.Margin
 	var rows [][]render.Cell
 	for i, ranked := range e.Ranked {
-		node := v.set.Node(ranked.Node)
+		node := v.set.nodes.Node(ranked.Node)
 		score := nodeScore{Node: node.ID, Score: fmt.Sprintf("%016x", ranked.Score), Weight: node.Weight, Value: ranked.Value}
 		value.Scores = append(value.Scores, score)
 		if i < v.rows {

@@ -12,9 +12,7 @@ import (
 )
 
 type placementCheckOptions struct {
-	nodes            nodeFlags
-	scheme           schemeFlags
-	keys             keyFlags
+	sourceFlags
 	suggest          int
 	detailedExitCode bool
 }
@@ -28,15 +26,15 @@ func newPlacementCheckCmd(a *app) *cobra.Command {
 inherits the keys of each node, and what the next node will move.
 
 Keys are those given, or else three families of made-up ones. With --suggest N it
-prints N names that pass; for that it needs no nodes.`,
+prints N names that pass; for that it needs no nodes. With --root the live nodes are
+checked with the databases of the registry.`,
 		Example: `  shardctl placement check --scheme sleet --nodes sleet-1,sleet-2,sleet-3
   shardctl placement check --scheme mentedb --nodes-file nodes.txt --keys-file accounts.txt --detailed-exitcode
+  shardctl placement check --root s3://bucket/fleet --service all
   shardctl placement check --scheme sleet --suggest 10 -o name`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runPlacementCheck(cmd.Context(), cmd, o, args) },
 	}
-	o.nodes.bind(cmd)
-	o.scheme.bind(cmd)
-	o.keys.bind(cmd)
+	o.bind(cmd)
 	o.keys.bindSynthetic(cmd)
 	cmd.Flags().IntVar(&o.suggest, "suggest", 0, "suggest this many names that pass")
 	cmd.Flags().BoolVar(&o.detailedExitCode, "detailed-exitcode", false, "exit with 2 if there are findings")
@@ -48,6 +46,7 @@ prints N names that pass; for that it needs no nodes.`,
 // checkResult is what `placement check` prints.
 type checkResult struct {
 	SchemaVersion int                 `json:"schema_version"`
+	Root          string              `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
 	Scheme        string              `json:"scheme"`
 	Service       string              `json:"service,omitempty"`
 	Target        string              `json:"target,omitempty"`
@@ -84,64 +83,76 @@ func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *plac
 	if cmd.Flags().Changed("suggest") && (o.suggest < 1 || o.suggest > most) {
 		return usageError("--suggest %d is not a number from 1 to %d", o.suggest, most)
 	}
-	scheme, err := o.scheme.scheme(cmd)
+	from := &source{sets: []*placed{{nodes: fleetNodes{code: exitUsage}}}}
+	var err error
+	nodesGiven := o.nodes.given() || o.root.given()
+	if nodesGiven || o.suggest == 0 {
+		from, err = o.open(ctx, a, cmd, args)
+	} else if from.scheme, err = o.scheme.scheme(cmd); err == nil {
+		from.sets[0].keys, err = o.keys.open(a, args, from.scheme, o.scheme.suffix())
+	}
 	if err != nil {
 		return err
 	}
-	if err := onceFromInput(args, o.nodes.file, o.keys.file); err != nil {
-		return err
+	defer from.close()
+	result := &checkResult{SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, Findings: []placement.Finding{}}
+	if o.suggest > 0 && from.all {
+		return usageError("--suggest looks at one service").withHint("name it with --service")
 	}
-	nodes := fleetNodes{code: exitUsage}
-	if o.nodes.given() || o.suggest == 0 {
-		if nodes, err = o.nodes.read(a, "nodes"); err != nil {
+	for _, set := range from.sets {
+		if err := a.checkSet(ctx, o, from, set, result); err != nil {
 			return err
 		}
 	}
-	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
-	if err != nil {
+	result.Service, result.Target = o.scheme.service, o.scheme.target
+	if err := a.printer().Print(result.document(nodesGiven)); err != nil {
 		return err
 	}
-	families := placement.SyntheticFamilies(scheme, max(nodes.Len(), o.suggest), o.scheme.suffix())
-	if keys != nil {
-		defer keys.close()
-		if families, err = a.oneFamily(ctx, keys); err != nil {
+	if o.detailedExitCode && len(result.Findings) > 0 {
+		return findings
+	}
+	return nil
+}
+
+// checkSet checks, and with --suggest finds, the nodes of one set of keys.
+func (a *app) checkSet(ctx context.Context, o *placementCheckOptions, from *source, set *placed, result *checkResult) error {
+	families := placement.SyntheticFamilies(from.scheme, max(set.nodes.Len(), o.suggest), o.scheme.suffix())
+	if set.keys != nil {
+		var err error
+		if families, err = a.oneFamily(ctx, set.keys); err != nil {
 			return err
 		}
 	}
-	result := &checkResult{
-		SchemaVersion: 1, Scheme: o.scheme.name, Service: o.scheme.service, Target: o.scheme.target, Findings: []placement.Finding{},
-	}
+	checked := set.nodes
 	if o.suggest > 0 {
-		if result.Suggested, err = placement.Suggest(ctx, scheme, o.suggest, nodes.NodeSet, families); err != nil {
+		var err error
+		if result.Suggested, err = placement.Suggest(ctx, from.scheme, o.suggest, set.nodes.NodeSet, families); err != nil {
 			var none *placement.NoSuggestionError
 			if errors.As(err, &none) {
 				return failure("%w", err).withHint("ask for fewer, or give the fleet's own keys with --keys-file")
 			}
 			return err
 		}
-	}
-	checked := nodes
-	if !o.nodes.given() {
-		if checked, err = suggestedNodes(result.Suggested); err != nil {
-			return err
+		if checked.Len() == 0 {
+			if checked, err = suggestedNodes(result.Suggested); err != nil {
+				return err
+			}
 		}
 	}
-	report, err := placement.Check(ctx, placement.Stage{Scheme: scheme, Nodes: checked.NodeSet}, families)
+	report, err := placement.Check(ctx, placement.Stage{Scheme: from.scheme, Nodes: checked.NodeSet}, families)
 	if err != nil {
 		var nobody *placement.NoOwnerError
 		var weights *placement.WeightsError
 		if errors.As(err, &nobody) || errors.As(err, &weights) {
-			return nodesError(err, nodes.from, nodes.code)
+			return nodesError(err, set.nodes.from, set.nodes.code)
 		}
 		return err
 	}
-	result.fill(report)
-	if err := a.printer().Print(result.document(o.nodes.given())); err != nil {
-		return err
+	label := ""
+	if from.all {
+		label = set.label() + ": "
 	}
-	if o.detailedExitCode && len(result.Findings) > 0 {
-		return findings
-	}
+	result.add(report, label)
 	return nil
 }
 
@@ -186,13 +197,14 @@ func (a *app) oneFamily(ctx context.Context, in *keyInput) ([]placement.Family, 
 	return []placement.Family{{Name: in.name, Open: func() placement.Source { return placement.Batches(kept...) }}}, nil
 }
 
-func (r *checkResult) fill(report *placement.Report) {
+// add takes in a report, with a label before what it says.
+func (r *checkResult) add(report *placement.Report, label string) {
 	set := report.Stage.Nodes
 	fair := set.FairShares()
 	next := placement.NextIDs(set, 1)[0]
 	for _, f := range report.Families {
 		family := checkFamily{
-			Keys: f.Name, Count: f.Keys, Balance: newBalanceResult(f.Balance),
+			Keys: label + f.Name, Count: f.Keys, Balance: newBalanceResult(f.Balance),
 			ScaleOut: checkScaleOut{next, f.MovedFraction, f.MinimumFraction},
 		}
 		for i, keys := range f.Counts {
@@ -204,7 +216,10 @@ func (r *checkResult) fill(report *placement.Report) {
 		}
 		r.Families = append(r.Families, family)
 	}
-	r.Findings = append(r.Findings, report.Findings...)
+	for _, f := range report.Findings {
+		f.Message = label + f.Message
+		r.Findings = append(r.Findings, f)
+	}
 }
 
 func (r *checkResult) document(nodesGiven bool) render.Document {
@@ -234,7 +249,7 @@ func (r *checkResult) document(nodesGiven bool) render.Document {
 
 func (r *checkResult) print(p *render.Printer, nodesGiven bool) error {
 	w := &textWriter{p: p}
-	w.line("%s, %d nodes", schemeTitle(r.Scheme, r.Service, r.Target), len(r.Families[0].Nodes))
+	w.line("%s, %d nodes", schemeTitle(r.Root, r.Scheme, r.Service, r.Target), len(r.Families[0].Nodes))
 	w.line("")
 	w.table(r.familyTable())
 	worst := r.worst()

@@ -13,6 +13,7 @@ import (
 // planResult is what `rebalance-plan` prints.
 type planResult struct {
 	SchemaVersion int    `json:"schema_version"`
+	Root          string `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
 	Scheme        string `json:"scheme"`
 	ToScheme      string `json:"to_scheme,omitempty" jsonschema:"where the scheme changes"`
 	Service       string `json:"service,omitempty"`
@@ -98,31 +99,40 @@ type planStep struct {
 
 // planInputs says what a plan was made from.
 type planInputs struct {
-	Before     []placement.Node `json:"before"`
-	After      []placement.Node `json:"after"`
-	KeysDigest string           `json:"keys_digest" jsonschema:"SHA-256 over all keys in order, each after its length in 8 bytes, big-endian"`
-	Digest     string           `json:"digest" jsonschema:"SHA-256 over schemes, nodes of all stages, and the digest of the keys"`
+	Sets       []planInputSet `json:"sets" jsonschema:"one, or one for each service and target of a whole fleet"`
+	KeysDigest string         `json:"keys_digest" jsonschema:"SHA-256 over all keys in order, each after its length in 8 bytes, big-endian"`
+	Digest     string         `json:"digest" jsonschema:"SHA-256 over services, schemes, nodes of all stages, and the digest of the keys"`
 }
 
-func newPlanInputs(stages []roundStage, keys *keyDigest) *planInputs {
-	first, last := stages[0], stages[len(stages)-1]
-	in := &planInputs{Before: first.Nodes.Nodes(), After: last.Nodes.Nodes(), KeysDigest: keys.String()}
+type planInputSet struct {
+	Service string           `json:"service,omitempty"`
+	Target  string           `json:"target,omitempty"`
+	Before  []placement.Node `json:"before"`
+	After   []placement.Node `json:"after"`
+}
+
+func newPlanInputs(sets []*plannedSet, keys *keyDigest) *planInputs {
+	in := &planInputs{KeysDigest: keys.String()}
 	h := sha256.New()
 	encoder := json.NewEncoder(h)
-	for _, s := range stages {
-		// A hash takes everything, and these values always encode.
-		_ = encoder.Encode(s.Scheme.Name)
-		_ = encoder.Encode(s.Nodes.Nodes())
+	for _, set := range sets {
+		stages := set.stages
+		in.Sets = append(in.Sets, planInputSet{set.service, set.target, stages[0].Nodes.Nodes(), stages[len(stages)-1].Nodes.Nodes()})
+		for _, s := range stages {
+			// A hash takes everything, and these values always encode.
+			_ = encoder.Encode([]string{set.service, set.target, s.Scheme.Name})
+			_ = encoder.Encode(s.Nodes.Nodes())
+		}
 	}
 	_ = encoder.Encode(in.KeysDigest)
 	in.Digest = "sha256:" + hex.EncodeToString(h.Sum(nil))
 	return in
 }
 
-func newPlanResult(o *rebalancePlanOptions, plan *placement.Plan, stages []roundStage) *planResult {
+func newPlanResult(o *rebalancePlanOptions, from *source, plan *placement.Plan, stages []roundStage) *planResult {
 	step := plan.Overall
 	r := &planResult{
-		SchemaVersion: 1, Scheme: o.scheme.name, ToScheme: o.toScheme, Service: o.scheme.service, Target: o.scheme.target,
+		SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, ToScheme: o.toScheme, Service: o.scheme.service, Target: o.scheme.target,
 		Keys: plan.Keys, Moved: step.Moved(), MovedFraction: step.MovedFraction(), MinimumFraction: step.MinimumFraction(),
 		Flows:    []planFlow{},
 		Balance:  planBalance{newBalanceResult(step.BalanceBefore()), newBalanceResult(step.BalanceAfter())},
@@ -230,6 +240,9 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 		scheme += " to " + r.ToScheme
 	}
 	w := &textWriter{p: p}
+	if r.Root != "" {
+		w.line("%s", r.Root)
+	}
 	w.line("%s, %d to %d nodes, %d keys", scheme, from.Nodes.Len(), to.Nodes.Len(), r.Keys)
 	moved := fmt.Sprintf("moved    %d keys, %.2f%%; unavoidable are %.2f%%", r.Moved, 100*r.MovedFraction, 100*r.MinimumFraction)
 	if r.ExpectedFraction != nil && *r.ExpectedFraction > r.MinimumFraction+0.0005 {

@@ -21,10 +21,8 @@ import (
 )
 
 type rebalancePlanOptions struct {
-	nodes            nodeFlags
+	sourceFlags
 	change           changeFlags
-	scheme           schemeFlags
-	keys             keyFlags
 	toScheme         string
 	steps            bool
 	scenario         string
@@ -48,13 +46,12 @@ scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
 		Example: `  shardctl rebalance-plan --nodes a,b,c --add d --synthetic 'acct-%d:1000000'
   shardctl rebalance-plan --nodes-file nodes.txt --remove node-3 --keys-file keys.txt --moves moves.csv
   shardctl rebalance-plan --scheme sleet --nodes-file nodes.txt --add 7-sleet-node - < databases.txt
-  shardctl rebalance-plan --nodes a,b --to-nodes c,d --steps --synthetic 'acct-%d:100000' -o json`,
+  shardctl rebalance-plan --nodes a,b --to-nodes c,d --steps --synthetic 'acct-%d:100000' -o json
+  shardctl rebalance-plan --root s3://bucket/fleet --service all --add 7-sleet-node,8-sleet-node`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runRebalancePlan(cmd.Context(), cmd, o, args) },
 	}
-	o.nodes.bind(cmd)
+	o.bind(cmd)
 	o.change.bind(cmd)
-	o.scheme.bind(cmd)
-	o.keys.bind(cmd)
 	o.keys.bindSynthetic(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.toScheme, "to-scheme", "", "scheme afterwards, to plan a switch")
@@ -74,42 +71,45 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 	if o.topFlows < 0 {
 		return usageError("--top-flows %d is below 0", o.topFlows)
 	}
-	scheme, err := o.scheme.scheme(cmd)
-	if err != nil {
-		return err
-	}
 	if err := o.checkFiles(args); err != nil {
 		return err
 	}
-	stages, last, err := o.stages(a, cmd, scheme)
+	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {
 		return err
 	}
-	keys, err := o.keys.open(a, args, scheme, o.scheme.suffix())
-	if err != nil {
-		return err
+	defer from.close()
+	var plans []*plannedSet
+	for _, set := range from.sets {
+		stages, last, err := o.stages(a, cmd, from.scheme, set.nodes)
+		if err != nil {
+			return err
+		}
+		if set.keys == nil {
+			return usageError("no keys are given").withHint("use --keys-file FILE, or - for standard input, or --synthetic 'acct-%%d:1000000'")
+		}
+		plain := make([]placement.Stage, len(stages))
+		for i, s := range stages {
+			plain[i] = s.Stage
+		}
+		planner, err := placement.NewPlanner(plain...)
+		if err != nil {
+			return nodesError(err, last.from, last.code)
+		}
+		plans = append(plans, &plannedSet{set, stages, planner})
 	}
-	if keys == nil {
-		return usageError("no keys are given").withHint("use --keys-file FILE, or - for standard input, or --synthetic 'acct-%%d:1000000'")
-	}
-	defer keys.close()
-	plain := make([]placement.Stage, len(stages))
-	for i, s := range stages {
-		plain[i] = s.Stage
-	}
-	planner, err := placement.NewPlanner(plain...)
-	if err != nil {
-		return nodesError(err, last.from, last.code)
-	}
-	return a.plan(ctx, o, planner, stages, keys)
+	return a.plan(ctx, o, from, plans)
+}
+
+// plannedSet is a set of keys with the stages that its nodes go through.
+type plannedSet struct {
+	*placed
+	stages  []roundStage
+	planner *placement.Planner
 }
 
 // stages makes the fleets that the plan goes through, and gives the nodes of the last one.
-func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme) ([]roundStage, fleetNodes, error) {
-	before, err := o.nodes.read(a, "nodes")
-	if err != nil {
-		return nil, before, err
-	}
+func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme, before fleetNodes) ([]roundStage, fleetNodes, error) {
 	stages := []roundStage{{placement.Stage{Scheme: scheme, Nodes: before.NodeSet}, ""}}
 	add := func(set placement.NodeSet, change string) {
 		stages = append(stages, roundStage{placement.Stage{Scheme: scheme, Nodes: set}, change})
@@ -169,7 +169,7 @@ func (o *rebalancePlanOptions) checkFiles(args []string) error {
 	if o.moves != "" && moveFormat(o.moves) == "" {
 		return usageError("--moves %s: the ending tells the form", o.moves).about(o.moves).withHint("use .csv, .ndjson or .jsonl")
 	}
-	for _, name := range []string{o.nodes.file, o.keys.file, o.change.to.file, o.scenario} {
+	for _, name := range []string{o.nodes.file, o.keys.file, o.change.to.file, o.scenario, o.root.snapshot} {
 		for _, out := range []string{o.moves, o.out} {
 			if name != "" && out != "" && filepath.Clean(name) == filepath.Clean(out) {
 				return usageError("%s is both read and written", name).about(name).withHint("write to another file")
@@ -179,7 +179,7 @@ func (o *rebalancePlanOptions) checkFiles(args []string) error {
 	if o.moves != "" && o.out != "" && filepath.Clean(o.moves) == filepath.Clean(o.out) {
 		return usageError("--moves and --out name the same file").about(o.out)
 	}
-	return onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file, o.scenario)
+	return onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file, o.scenario, o.root.snapshot)
 }
 
 func moveFormat(name string) string {
@@ -192,8 +192,7 @@ func moveFormat(name string) string {
 	return ""
 }
 
-func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, planner *placement.Planner, stages []roundStage, keys *keyInput) error {
-	options := placement.PlanOptions{}
+func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, sets []*plannedSet) error {
 	var moves *moveWriter
 	if o.moves != "" {
 		file, err := createOutput("moves file", o.moves)
@@ -201,29 +200,23 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, planner *placem
 			return err
 		}
 		defer file.discard()
-		moves = newMoveWriter(file, moveFormat(o.moves), keys)
-		options.Moved = moves.write
+		moves = newMoveWriter(file, moveFormat(o.moves))
 	}
-	source, digest := keys.source, (*keyDigest)(nil)
+	var digest *keyDigest
 	if o.out != "" {
 		digest = newKeyDigest()
-		source = digest.of(source)
 	}
-	bar := a.startProgress(keys.count)
-	options.Progress = bar.set
-	plan, err := planner.Run(ctx, source, options)
-	bar.done()
+	plan, skipped, err := a.runPlans(ctx, sets, moves, digest)
 	if err != nil {
 		return err
 	}
 	if plan.Keys == 0 {
-		return failure("%s: there are no keys to plan for", keys.name).about(keys.name)
+		name := sets[0].keys.name
+		return failure("%s: there are no keys to plan for", name).about(name)
 	}
-	result := newPlanResult(o, plan, stages)
-	if result.Skipped = keys.skipped(); result.Skipped > 0 {
-		a.note("%s: %d empty lines skipped", keys.name, result.Skipped)
-	}
-	a.log.Info("plan made", "from", keys.name, "keys", plan.Keys, "steps", len(plan.Steps))
+	result := newPlanResult(o, from, plan, sets[0].stages)
+	result.Skipped = skipped
+	a.log.Info("plan made", "keys", plan.Keys, "steps", len(plan.Steps))
 	if moves != nil {
 		if err := moves.commit(); err != nil {
 			return err
@@ -231,7 +224,7 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, planner *placem
 		a.log.Info("moves written", "file", o.moves, "keys", result.Moved)
 	}
 	if o.out != "" {
-		result.Inputs = newPlanInputs(stages, digest)
+		result.Inputs = newPlanInputs(sets, digest)
 		if err := savePlan(o.out, result); err != nil {
 			return err
 		}
@@ -244,6 +237,67 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, planner *placem
 		return findings
 	}
 	return nil
+}
+
+// runPlans plans each set of keys and puts the plans together.
+func (a *app) runPlans(ctx context.Context, sets []*plannedSet, moves *moveWriter, digest *keyDigest) (*placement.Plan, int, error) {
+	total := uint64(0)
+	for _, set := range sets {
+		total += set.keys.count
+	}
+	bar := a.startProgress(total)
+	defer bar.done()
+	done, skipped := uint64(0), 0
+	var names []string
+	var plans []*placement.Plan
+	for _, set := range sets {
+		options := placement.PlanOptions{Top: set.holders, Progress: func(keys uint64) { bar.set(done + keys) }}
+		if moves != nil {
+			options.Moved = func(key []byte, from, to string) error { return moves.write(set.keys.shown(key), from, to) }
+		}
+		source := set.keys.source
+		if digest != nil {
+			source = digest.of(source)
+		}
+		plan, err := set.planner.Run(ctx, source, options)
+		if err != nil {
+			return nil, 0, err
+		}
+		names, plans, done = append(names, set.label()), append(plans, plan), done+set.keys.count
+		if lines := set.keys.skipped(); lines > 0 {
+			skipped += lines
+			a.note("%s: %d empty lines skipped", set.keys.name, lines)
+		}
+	}
+	if len(plans) == 1 {
+		return plans[0], skipped, nil
+	}
+	merged, err := mergePlans(names, plans)
+	return merged, skipped, err
+}
+
+func mergePlans(names []string, plans []*placement.Plan) (*placement.Plan, error) {
+	merge := func(pick func(*placement.Plan) *placement.Step) (*placement.Step, error) {
+		var steps []*placement.Step
+		for _, p := range plans {
+			steps = append(steps, pick(p))
+		}
+		return placement.Merge(names, steps)
+	}
+	var whole placement.Plan
+	var err error
+	if whole.Overall, err = merge(func(p *placement.Plan) *placement.Step { return p.Overall }); err != nil {
+		return nil, err
+	}
+	whole.Keys = whole.Overall.Keys
+	for i := range plans[0].Steps {
+		step, err := merge(func(p *placement.Plan) *placement.Step { return p.Steps[i] })
+		if err != nil {
+			return nil, err
+		}
+		whole.Steps = append(whole.Steps, step)
+	}
+	return &whole, nil
 }
 
 func anyMoved(plan *placement.Plan) bool {
@@ -275,11 +329,10 @@ type moveWriter struct {
 	file *outputFile
 	csv  *csv.Writer
 	json *json.Encoder
-	keys *keyInput
 }
 
-func newMoveWriter(file *outputFile, format string, keys *keyInput) *moveWriter {
-	w := &moveWriter{file: file, keys: keys}
+func newMoveWriter(file *outputFile, format string) *moveWriter {
+	w := &moveWriter{file: file}
 	if format == "csv" {
 		w.csv = csv.NewWriter(file)
 		// An error stays in the buffered writer and comes out at the commit.
@@ -299,8 +352,7 @@ type keyMove struct {
 	To        string `json:"to"`
 }
 
-func (w *moveWriter) write(key []byte, from, to string) error {
-	shown := string(w.keys.shown(key))
+func (w *moveWriter) write(shown, from, to string) error {
 	var err error
 	if w.csv != nil {
 		err = w.csv.Write([]string{shown, from, to})

@@ -152,7 +152,7 @@ func (f *schemeFlags) bind(cmd *cobra.Command) {
 }
 
 // fleetServices are the services of a Sleet fleet.
-var fleetServices = []string{"gc", "compactor-coordinator", "compaction-workers", "mirror"}
+var fleetServices = fleet.ServiceNames()
 
 func describedSchemes() []string {
 	var all []string
@@ -248,8 +248,9 @@ type keyInput struct {
 	// skipped is the number of empty lines, once all is read.
 	skipped func() int
 	close   func()
-	// suffix follows every key, for the scheme.
+	// suffix follows every key, for the scheme; label goes before it when it is shown.
 	suffix []byte
+	label  string
 	// code is the exit code of errors in the keys themselves.
 	code int
 }
@@ -360,5 +361,7 @@ func keyError(err error, code int) *exitError {
 	return e
 }
 
-// shown is a key without what the scheme adds to it.
-func (in *keyInput) shown(key []byte) []byte { return key[:len(key)-len(in.suffix)] }
+// shown is a key as people see it, without what the scheme adds to it.
+func (in *keyInput) shown(key []byte) string {
+	return in.label + string(key[:len(key)-len(in.suffix)])
+}
