@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -120,26 +121,32 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 
 // schemaOf lists the documents that commands print as JSON.
 var schemaOf = map[string]reflect.Type{
-	"owner":             reflect.TypeFor[ownerResult](),
-	"rebalance-plan":    reflect.TypeFor[planResult](),
-	"placement-check":   reflect.TypeFor[checkResult](),
-	"placement-compare": reflect.TypeFor[compareResult](),
-	"placement-schemes": reflect.TypeFor[schemesResult](),
-	"version":           reflect.TypeFor[versionResult](),
-	"error":             reflect.TypeFor[errorResult](),
+	"owner":              reflect.TypeFor[ownerResult](),
+	"rebalance-plan":     reflect.TypeFor[planResult](),
+	"placement-check":    reflect.TypeFor[checkResult](),
+	"placement-compare":  reflect.TypeFor[compareResult](),
+	"placement-schemes":  reflect.TypeFor[schemesResult](),
+	"status":             reflect.TypeFor[statusResult](),
+	"nodes-list":         reflect.TypeFor[nodesResult](),
+	"heartbeats-list":    reflect.TypeFor[heartbeatsResult](),
+	"heartbeats-show":    reflect.TypeFor[heartbeatShown](),
+	"heartbeats-release": reflect.TypeFor[releaseResult](),
+	"version":            reflect.TypeFor[versionResult](),
+	"error":              reflect.TypeFor[errorResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
 	t.Helper()
 	s, err := jsonschema.ForType(schemaOf[name], &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[placement.Weight]():   {Type: "number", Description: "at most six decimal places"},
+		reflect.TypeFor[fleet.Service]():      {Type: "string"},
 		reflect.TypeFor[placement.Severity](): {Type: "string", Enum: []any{"info", "warning", "error"}},
 	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	arraysAreNeverNull(s)
-	s.Title = "shardctl " + strings.Replace(name, "placement-", "placement ", 1)
+	s.Title = "shardctl " + name
 	s.Schema = "https://json-schema.org/draft/2020-12/schema"
 	return s
 }
@@ -203,6 +210,14 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"error", []string{"owner", "--nodes", "a,a", "k"}},
 		{"error", []string{"nonsense"}},
 	}
+	root := exampleRoot(t)
+	for _, args := range [][]string{{"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"}} {
+		name := strings.Join(args[:min(2, len(args))], "-")
+		tests = append(tests, struct {
+			schema string
+			args   []string
+		}{name, append(args, "--root", root)})
+	}
 	var tried []string
 	for _, tt := range tests {
 		t.Run(tt.schema, func(t *testing.T) {
@@ -230,6 +245,34 @@ func TestOutputMatchesSchema(t *testing.T) {
 			t.Errorf("no output is checked against the schema %s", name)
 		}
 	}
+}
+
+// exampleRoot makes a root on the local disk: a live node, a dead one, two databases.
+func exampleRoot(t testing.TB) string {
+	t.Helper()
+	folder := t.TempDir()
+	files := map[string]string{
+		"nodes/n1.cgw.json":             `{"version":1,"node_id":"n1","sleet_version":"0.1.0","slatedb_version":"0.14.1","services":[{"service":"gc","running":2,"backoff":0}]}`,
+		"nodes/dead.g.json":             "",
+		"dbs/s3%3A%2F%2Fb%2Fone.toml":   "",
+		"dbs/s3%3A%2F%2Fb%2Ftwo.toml":   "services = [\"gc\"]\n",
+		"dbs/s3%3A%2F%2Fb%2Fthree.toml": "services = [\n",
+		"sleet.toml":                    "[node]\nheartbeat_interval = \"50ms\"\n",
+	}
+	for name, body := range files {
+		path := filepath.Join(folder, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(body), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(filepath.Join(folder, "nodes", "dead.g.json"), old, old); err != nil {
+		t.Fatal(err)
+	}
+	return "file://" + folder
 }
 
 // TestEveryCommand holds what each command must have.

@@ -10,16 +10,9 @@ import (
 )
 
 func newPlacementCmd(a *app) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "placement",
-		Short: "Check node names, compare schemes",
-		Example: `  shardctl placement check --scheme sleet --nodes-file nodes.txt
-  shardctl placement compare --nodes a,b,c`,
-		Args: cobra.NoArgs, // so that a word that is no command is an error
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	cmd.AddCommand(newPlacementCheckCmd(a), newPlacementCompareCmd(a), newPlacementSchemesCmd(a))
-	return cmd
+	return group("placement", "Check node names, compare schemes",
+		"  shardctl placement check --scheme sleet --nodes-file nodes.txt\n  shardctl placement compare --nodes a,b,c",
+		newPlacementCheckCmd(a), newPlacementCompareCmd(a), newPlacementSchemesCmd(a))
 }
 
 func newPlacementSchemesCmd(a *app) *cobra.Command {

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"context"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/inspect"
+)
+
+func newNodesCmd(a *app) *cobra.Command {
+	return group("nodes", "See the nodes of a fleet", "  shardctl nodes list --root s3://bucket/fleet", newNodesListCmd(a))
+}
+
+// group is a command that only has others under it.
+func group(name, short, example string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: name, Short: short, Example: example,
+		Args: cobra.NoArgs, // so that a word that is no command is an error
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+type nodesListOptions struct {
+	root    rootFlags
+	live    bool
+	service string
+}
+
+func newNodesListCmd(a *app) *cobra.Command {
+	o := &nodesListOptions{}
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the nodes: live or dead, services, versions, tasks",
+		Example: `  shardctl nodes list --root s3://bucket/fleet
+  shardctl nodes list --root s3://bucket/fleet --live --service gc -o name`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runNodesList(cmd.Context(), o) },
+	}
+	o.root.bind(cmd)
+	cmd.Flags().BoolVar(&o.live, "live", false, "live nodes only")
+	cmd.Flags().StringVar(&o.service, "service", "", "nodes that offer a service: "+serviceList())
+	completeWith(cmd, "service", fleet.ServiceNames()...)
+	return cmd
+}
+
+// nodesResult is what `nodes list` prints.
+type nodesResult struct {
+	SchemaVersion int          `json:"schema_version"`
+	Root          string       `json:"root"`
+	Nodes         []statusNode `json:"nodes"`
+}
+
+func (a *app) runNodesList(ctx context.Context, o *nodesListOptions) error {
+	var service *fleet.Service
+	if o.service != "" {
+		s, err := fleet.ParseService(o.service)
+		if err != nil {
+			return usageError("--service: %w", err).about(o.service)
+		}
+		service = &s
+	}
+	found, err := a.readFleet(ctx, &o.root, inspect.Parts{Nodes: true, Registry: true, Bodies: true})
+	if err != nil {
+		return err
+	}
+	bodies, _ := fleet.ReadHeartbeats(ctx, found.Snapshot, found.Nodes, 1)
+	result := nodesResult{SchemaVersion: 1, Root: found.Snapshot.Root, Nodes: []statusNode{}}
+	var names []string
+	for _, n := range found.Nodes {
+		if (o.live && !n.Live) || (service != nil && !slices.Contains(n.Services, *service)) {
+			continue
+		}
+		result.Nodes = append(result.Nodes, newStatusNode(n, bodies[n.Heartbeat.Name]))
+		names = append(names, n.ID)
+	}
+	table := nodeTable(result.Nodes)
+	return a.printer().Print(render.Document{
+		Value: result, Rows: table, Names: names,
+		Text: func(p *render.Printer) error { return p.Table(table) },
+	})
+}
