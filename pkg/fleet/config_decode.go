@@ -12,6 +12,7 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 
 	"github.com/shardctl/shardctl/internal/humantime"
+	"github.com/shardctl/shardctl/internal/nearest"
 )
 
 // valueError is a TOML value that a setting cannot take. The place is set when
@@ -55,7 +56,7 @@ func readOneOf(names ...string) func(*tomlValue) (string, *valueError) {
 
 // unknownName reports a name that is none of those that are allowed.
 func unknownName(at position, what, name string, allowed []string) *valueError {
-	suggestion := nearest(name, allowed)
+	suggestion := nearest.Of(name, allowed)
 	return &valueError{at, fmt.Sprintf("unknown %s %s%s; use one of %s",
 		what, quoteShort(name), didYouMean(suggestion), strings.Join(allowed, ", ")), suggestion}
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/shardctl/shardctl/internal/nearest"
 )
 
 // Service is a background service that nodes run for databases. The order of
@@ -42,7 +44,7 @@ func ParseService(name string) (Service, error) {
 		return Service(i), nil
 	}
 	return 0, fmt.Errorf("unknown service %q%s; use one of %s",
-		name, didYouMean(nearest(name, serviceNames[:])), strings.Join(serviceNames[:], ", "))
+		name, didYouMean(nearest.Of(name, serviceNames[:])), strings.Join(serviceNames[:], ", "))
 }
 
 // String returns the name of the service, as it stands in configuration and
@@ -73,4 +75,11 @@ func (s *Service) UnmarshalText(text []byte) error {
 		*s = parsed
 	}
 	return err
+}
+
+func didYouMean(suggestion string) string {
+	if suggestion == "" {
+		return ""
+	}
+	return fmt.Sprintf(" (did you mean %q?)", suggestion)
 }

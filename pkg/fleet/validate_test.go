@@ -128,31 +128,3 @@ func TestSharedPlaces(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
-
-func TestNearest(t *testing.T) {
-	fields := []string{"heartbeat_interval", "heartbeat_timeout", "config_poll"}
-	for _, c := range []struct {
-		name  string
-		names []string
-		want  string
-	}{
-		{"hearbeat_interval", fields, "heartbeat_interval"},
-		{"heartbeat_intervall", fields, "heartbeat_interval"},
-		{"Config-Poll", fields, "config_poll"},
-		{"cofnig_poll", fields, "config_poll"},
-		{"interval", fields, ""},
-		{"gcc", ServiceNames(), "gc"},
-		{"GC", ServiceNames(), "gc"},
-		{"mirrors", ServiceNames(), "mirror"},
-		{"compactor", ServiceNames(), "compactor-coordinator"},
-		{"compactor_coordinator", ServiceNames(), "compactor-coordinator"},
-		{"xy", ServiceNames(), ""},
-		{"", ServiceNames(), ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if got := nearest(c.name, c.names); got != c.want {
-				t.Errorf("got %q, want %q", got, c.want)
-			}
-		})
-	}
-}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/shardctl/shardctl/internal/nearest"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -159,44 +160,14 @@ func Difference(from, to placement.NodeSet) Round {
 	return r
 }
 
-// closest suggests an id that differs from a missing one in case only, or by a
-// character or two.
+// closest suggests the id that was probably meant by one that is missing.
 func closest(id string, set placement.NodeSet) string {
-	best, bestDistance := "", 3
+	var ids []string
 	for _, n := range set.Nodes() {
-		if strings.EqualFold(n.ID, id) {
-			return fmt.Sprintf(" (is it %q?)", n.ID)
-		}
-		if d := editDistance(id, n.ID, bestDistance); d < bestDistance {
-			best, bestDistance = n.ID, d
-		}
+		ids = append(ids, n.ID)
 	}
-	if best == "" || bestDistance >= len(id) {
-		return ""
+	if best := nearest.Of(id, ids); best != "" {
+		return fmt.Sprintf(" (is it %q?)", best)
 	}
-	return fmt.Sprintf(" (is it %q?)", best)
-}
-
-// editDistance is the Levenshtein distance in bytes, or limit where it is not below.
-func editDistance(a, b string, limit int) int {
-	if len(a)-len(b) >= limit || len(b)-len(a) >= limit {
-		return limit
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return min(row[len(b)], limit)
+	return ""
 }

@@ -1,14 +1,13 @@
-package fleet
+// Package nearest finds what somebody probably meant who typed a name that does
+// not exist.
+package nearest
 
-import (
-	"fmt"
-	"strings"
-)
+import "strings"
 
-// nearest returns the candidate that name is most likely a slip of, or "" if
+// Of returns the candidate that name is most likely a slip of, or "" if
 // none is close: spelled alike but for case, - and _, at most a third of its
 // characters mistyped, or, failing that, its beginning.
-func nearest(name string, candidates []string) string {
+func Of(name string, candidates []string) string {
 	const limit = 64 // Longer than any candidate; keeps hostile input cheap.
 	if len(name) > limit {
 		return ""
@@ -31,13 +30,6 @@ func nearest(name string, candidates []string) string {
 		}
 	}
 	return best
-}
-
-func didYouMean(suggestion string) string {
-	if suggestion == "" {
-		return ""
-	}
-	return fmt.Sprintf(" (did you mean %q?)", suggestion)
 }
 
 // editDistance counts the insertions, deletions, replacements and swaps of
