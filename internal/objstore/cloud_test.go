@@ -76,7 +76,7 @@ func newProxy(t *testing.T, target string) *proxy {
 func TestRealLostReplies(t *testing.T) {
 	for _, kind := range testservers.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel() // it waits between retries
+			t.Parallel()
 			server := testservers.Start(t, kind)
 			p := newProxy(t, server.Addr)
 			bucket := server.NewBucket(t)
@@ -127,11 +127,13 @@ func TestRealLostReplies(t *testing.T) {
 				_, err = s.Swap(ctx, "x", version, []byte("refused"))
 				wantError(t, "swap, status 503", err, objstore.ErrUnknown)
 			})
-			_, err = s.Get(ctx, "x")
-			wantError(t, "get, status 503", err, objstore.ErrUnreachable)
-			for _, err := range s.List(ctx, "") {
-				wantError(t, "list, status 503", err, objstore.ErrUnreachable)
+			var reads sync.WaitGroup // they wait before they are sent again
+			for _, op := range []string{"get", "list"} {
+				reads.Go(func() {
+					wantError(t, op+", status 503", operations[op](ctx, s), objstore.ErrUnreachable)
+				})
 			}
+			reads.Wait()
 
 			p.mode.Store("pass")
 			_, err = s.Create(ctx, "x", []byte("created"))
@@ -140,6 +142,11 @@ func TestRealLostReplies(t *testing.T) {
 				t.Error(err)
 			}
 			readBack("at last")
+			for e, err := range objstore.Entries(ctx, s, "") {
+				if err != nil || e.Name != "x" || e.Version != version {
+					t.Errorf("list: %+v, %v", e, err)
+				}
+			}
 		})
 	}
 }
@@ -184,7 +191,21 @@ var operations = map[string]func(context.Context, objstore.Store) error{
 	"delete": func(ctx context.Context, s objstore.Store) error { return s.Delete(ctx, "x") },
 }
 
-func isRead(op string) bool { return op == "get" || op == "list" }
+// everyOperation checks all operations on a bucket of each cloud at an address,
+// all at once: some wait before they send something again.
+func everyOperation(t *testing.T, addr string, check func(what, op string, run func(context.Context) error)) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for url, environ := range clouds(addr) {
+		for op, run := range operations {
+			s := open(t, url, environ)
+			wg.Go(func() {
+				check(op+" of "+url[:2], op, func(ctx context.Context) error { return run(ctx, s) })
+			})
+		}
+	}
+	wg.Wait()
+}
 
 // TestSilentServer is a port that accepts and never answers (HAZARDS H40).
 func TestSilentServer(t *testing.T) {
@@ -207,25 +228,19 @@ func TestSilentServer(t *testing.T) {
 	})
 	t.Cleanup(func() { listener.Close() })
 
-	for url, environ := range clouds(listener.Addr().String()) {
-		for op, run := range operations {
-			t.Run(url[:2]+" "+op, func(t *testing.T) {
-				t.Parallel()
-				s := open(t, url, environ)
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				defer cancel()
-				start := time.Now()
-				kind := objstore.ErrUnknown
-				if isRead(op) {
-					kind = objstore.ErrUnreachable
-				}
-				wantError(t, op, run(ctx, s), kind, context.DeadlineExceeded)
-				if took := time.Since(start); took > 3*time.Second {
-					t.Errorf("it took %v", took)
-				}
-			})
+	everyOperation(t, listener.Addr().String(), func(what, op string, run func(context.Context) error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		kind := objstore.ErrUnknown
+		if op == "get" || op == "list" {
+			kind = objstore.ErrUnreachable
 		}
-	}
+		wantError(t, what, run(ctx), kind, context.DeadlineExceeded)
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("%s took %v", what, took)
+		}
+	})
 }
 
 // TestSilentTokenServer is a cloud whose tokens do not come.
@@ -270,20 +285,15 @@ func TestClosedPort(t *testing.T) {
 	}
 	addr := listener.Addr().String()
 	listener.Close()
-	for url, environ := range clouds(addr) {
-		for op, run := range operations {
-			t.Run(url[:2]+" "+op, func(t *testing.T) {
-				t.Parallel()
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				defer cancel()
-				err := run(ctx, open(t, url, environ))
-				wantError(t, op, err, objstore.ErrUnreachable)
-				if errors.Is(err, objstore.ErrUnknown) {
-					t.Errorf("%s: it cannot have been applied: %v", op, err)
-				}
-			})
+	everyOperation(t, addr, func(what, _ string, run func(context.Context) error) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		err := run(ctx)
+		wantError(t, what, err, objstore.ErrUnreachable)
+		if errors.Is(err, objstore.ErrUnknown) {
+			t.Errorf("%s: it cannot have been applied: %v", what, err)
 		}
-	}
+	})
 }
 
 // TestReplies is what the answers of stores mean.
@@ -293,6 +303,7 @@ func TestReplies(t *testing.T) {
 		objstore.ErrNotExist, objstore.ErrExists, objstore.ErrLost, objstore.ErrUnknown,
 		objstore.ErrUnreachable, objstore.ErrNoBucket, objstore.ErrPermission,
 	}
+	var all sync.WaitGroup
 	for _, test := range []struct {
 		status                             int
 		read, create, swap, put, deleteErr error
@@ -311,30 +322,30 @@ func TestReplies(t *testing.T) {
 			w.WriteHeader(test.status)
 		}))
 		t.Cleanup(server.Close)
-		for op, want := range map[string]error{
-			"get": test.read, "list": test.read, "create": test.create,
-			"swap": test.swap, "put": test.put, "delete": test.deleteErr,
-		} {
-			for url, environ := range clouds(server.Listener.Addr().String()) {
-				what := fmt.Sprintf("%d to %s of %s", test.status, op, url[:2])
-				t.Run(what, func(t *testing.T) {
-					t.Parallel() // it waits between retries
-					err := operations[op](t.Context(), open(t, url, environ))
-					if err == nil {
-						t.Fatal("no error")
+		all.Go(func() {
+			everyOperation(t, server.Listener.Addr().String(), func(what, op string, run func(context.Context) error) {
+				want := map[string]error{
+					"get": test.read, "list": test.read, "create": test.create,
+					"swap": test.swap, "put": test.put, "delete": test.deleteErr,
+				}[op]
+				err := run(t.Context())
+				what = fmt.Sprintf("status %d to %s", test.status, what)
+				if err == nil {
+					t.Errorf("%s: no error", what)
+					return
+				}
+				if strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s: an error of several lines: %q", what, err)
+				}
+				for _, kind := range kinds {
+					if errors.Is(err, kind) != (kind == want) {
+						t.Errorf("%s: got error %v, want %v", what, err, want)
 					}
-					if strings.Contains(err.Error(), "\n") {
-						t.Errorf("an error of several lines: %q", err)
-					}
-					for _, kind := range kinds {
-						if errors.Is(err, kind) != (kind == want) {
-							t.Errorf("got error %v, want %v", err, want)
-						}
-					}
-				})
-			}
-		}
+				}
+			})
+		})
 	}
+	all.Wait()
 }
 
 // TestNoCredentials: without any, the SDK's own search is the last resort. It
