@@ -184,13 +184,13 @@ func (c *cloud) request(ctx context.Context, op, name string, send func(context.
 	}
 	x := &exchange{}
 	err = send(context.WithValue(ctx, exchangeKey{}, x))
-	tried, sent, status, now := x.result()
+	tried, sent, doubtful, status, now := x.result()
 	if err == nil {
 		c.seen.Store(true)
 		return now, nil
 	}
 	code, message := c.api.reply(err)
-	kind := meaning(op, code, tried, sent, status)
+	kind := meaning(op, code, tried, sent, doubtful, status)
 	if err == ErrLost {
 		kind, err = ErrLost, nil
 	}
@@ -206,19 +206,24 @@ func (c *cloud) request(ctx context.Context, op, name string, send func(context.
 			kind = nil // that we gave up says nothing about the store
 		}
 		if !errors.Is(err, ended) {
-			err = errors.Join(ended, err)
+			err = fmt.Errorf("%w: %w", ended, err)
 		}
 	}
-	if message != "" {
+	var failed *url.Error
+	switch {
+	case message != "":
 		err = &brief{message, err}
+	case errors.As(err, &failed): // with all of a URL, where a signature may be
+		err = &brief{fmt.Sprintf("%s %s: %v", failed.Op, withoutSecrets(failed.URL), failed.Err), err}
 	}
 	return time.Time{}, &Error{Op: op, Name: name, Store: c.where, Kind: kind, Err: err}
 }
 
 // meaning is the kind of an error from what is known of its request: whether a
-// connection was tried, whether the request went out on one, and the status and
-// code of the reply, 0 and "" if there was none.
-func meaning(op, code string, tried, sent bool, status int) error {
+// connection was tried, whether the request went out on one, whether it did so
+// before and came to no clear end, and the status and code of the last reply, 0
+// and "" if there was none.
+func meaning(op, code string, tried, sent, doubtful bool, status int) error {
 	isWrite := op != "get" && op != "list"
 	switch code {
 	case "NoSuchBucket", "ContainerNotFound":
@@ -241,13 +246,15 @@ func meaning(op, code string, tried, sent bool, status int) error {
 		return ErrNotExist
 	case status == http.StatusNotFound:
 		return ErrNoBucket
+	case isWrite && doubtful:
+		return ErrUnknown
 	case status == http.StatusUnauthorized, status == http.StatusForbidden:
 		return ErrPermission
 	case status == http.StatusTooManyRequests:
 		return ErrUnreachable
 	case status == http.StatusConflict && isWrite, status == http.StatusRequestTimeout && isWrite:
 		return ErrUnknown // another write was under way; read back
-	case status >= 400 && status < 500:
+	case status >= 400 && status < 500, status == http.StatusNotImplemented:
 		return nil
 	case isWrite && sent:
 		return ErrUnknown
@@ -269,19 +276,20 @@ func (b *brief) Unwrap() error { return b.err }
 // exchange is what the transport saw of one request. A client that sends it
 // again adds to it.
 type exchange struct {
-	mu     sync.Mutex
-	tried  bool
-	sent   bool
-	status int
-	now    time.Time
+	mu       sync.Mutex
+	tried    bool
+	sent     bool
+	doubtful bool // sent before, without a reply that says what came of it
+	status   int
+	now      time.Time
 }
 
 type exchangeKey struct{}
 
-func (x *exchange) result() (tried, sent bool, status int, now time.Time) {
+func (x *exchange) result() (tried, sent, doubtful bool, status int, now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.tried, x.sent, x.status, x.now
+	return x.tried, x.sent, x.doubtful, x.status, x.now
 }
 
 // transport notes for each request of the store what its exchange wants to
@@ -305,6 +313,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		return t.base.RoundTrip(req)
 	}
 	x.mu.Lock()
+	x.doubtful = x.doubtful || x.sent && (x.status == 0 || x.status >= 500 && x.status != http.StatusNotImplemented)
 	x.tried, x.status = true, 0
 	x.mu.Unlock()
 	trace := &httptrace.ClientTrace{WroteHeaders: func() {

@@ -277,6 +277,44 @@ func newKey(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
 }
 
+// TestDoubtfulWrite: what a plain write was answered the second time says
+// nothing about the first.
+func TestDoubtfulWrite(t *testing.T) {
+	requests := map[string]int{}
+	var mu sync.Mutex
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if requests[r.Method]++; requests[r.Method] == 1 {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		w.WriteHeader(http.StatusForbidden)
+	}))
+	defer server.Close()
+	s := open(t, "s3://bucket/root", clouds(server.Listener.Addr().String())["s3://bucket/root"])
+	for _, op := range []string{"put", "delete"} {
+		wantError(t, op, operations[op](t.Context(), s), objstore.ErrUnknown)
+	}
+	wantError(t, "get", operations["get"](t.Context(), s), objstore.ErrPermission)
+}
+
+// TestNoSecretsInErrors: a signature in a URL stays out of messages.
+func TestNoSecretsInErrors(t *testing.T) {
+	s := open(t, "az://bucket/root", map[string]string{
+		"AZURE_STORAGE_ACCOUNT_NAME": "acct", "AZURE_STORAGE_SAS_TOKEN": "sv=1&sig=secret",
+		"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:1", "AZURE_ALLOW_HTTP": "true",
+	})
+	for op, run := range operations {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		err := run(ctx, s)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}
+
 // TestClosedPort is a store that nothing can have been sent to.
 func TestClosedPort(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -316,6 +354,7 @@ func TestReplies(t *testing.T) {
 		{409, plain, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
 		{412, plain, objstore.ErrExists, objstore.ErrLost, plain, plain},
 		{429, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable, objstore.ErrUnreachable},
+		{501, plain, plain, plain, plain, plain},
 		{500, objstore.ErrUnreachable, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown, objstore.ErrUnknown},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"iter"
 	rand2 "math/rand/v2"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,7 +50,7 @@ func (d *Disk) String() string {
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path // a drive letter
 	}
-	return "file://" + path
+	return (&url.URL{Scheme: "file", Path: path}).String()
 }
 
 // Clock is exact: files are dated by the writer, on the same machine, with all

@@ -64,6 +64,9 @@ func (e *Error) Error() string {
 	if e.Err != nil {
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
+	if strings.Contains(b.String(), "\n") { // some clients' errors are lists
+		return strings.Join(strings.Fields(b.String()), " ")
+	}
 	return b.String()
 }
 

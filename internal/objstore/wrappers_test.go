@@ -179,6 +179,7 @@ func TestErrorText(t *testing.T) {
 		{Error{Op: "get", Name: "nodes/a.json", Store: "s3://b/fleet", Kind: ErrNotExist}, "get nodes/a.json in s3://b/fleet: object does not exist"},
 		{Error{Op: "list", Store: "gs://b", Kind: ErrUnreachable, Err: context.DeadlineExceeded}, "list in gs://b: store not reached: context deadline exceeded"},
 		{Error{Op: "put", Name: "x", Err: errors.New("disk full")}, "put x: disk full"},
+		{Error{Op: "put", Name: "x", Err: errors.New("tried:\n\ta\n\tb")}, "put x: tried: a b"},
 	} {
 		if got := test.err.Error(); got != test.want {
 			t.Errorf("got %q, want %q", got, test.want)
