@@ -150,14 +150,18 @@ func ForEachBatch[T any](ctx context.Context, workers int, source Source, work f
 			return context.Cause(ctx)
 		case j, more := <-inOrder:
 			if !more {
+				// The reader stops early where the context ends.
+				err := context.Cause(ctx)
 				cancel()
 				running.Wait()
-				return nil
+				return err
 			}
 			select {
 			case <-ctx.Done():
-				return context.Cause(ctx)
 			case <-j.done:
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx) // a worker may have passed over this batch
 			}
 			if j.err != nil {
 				return j.err

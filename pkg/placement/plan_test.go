@@ -290,6 +290,34 @@ func TestForEachBatch(t *testing.T) {
 	})
 }
 
+// Whatever part of it notices first, a context that ends is never taken for the end of the keys.
+func TestForEachBatchNeverEndsEarlyWithSuccess(t *testing.T) {
+	boom := errors.New("boom")
+	for range 200 {
+		ctx, cancel := context.WithCancelCause(context.Background())
+		batches := 0
+		source := func(b *Batch) error {
+			b.Add([]byte("key"))
+			if batches++; batches == 4 {
+				return io.EOF
+			}
+			return nil
+		}
+		keep := func(_ int, b *Batch) (int, error) { return b.Len(), nil }
+		emitted := 0
+		err := ForEachBatch(ctx, 1, source, keep, func(_ *Batch, n int) error {
+			if emitted++; emitted == 1 {
+				cancel(boom)
+				runtime.Gosched()
+			}
+			return nil
+		})
+		if !errors.Is(err, boom) {
+			t.Fatalf("%d of 4 batches, and the error %v", emitted, err)
+		}
+	}
+}
+
 func TestBulkEqualsOneByOne(t *testing.T) {
 	keys := make([][]byte, 20_000)
 	for i := range keys {
