@@ -632,3 +632,14 @@ func TestMerge(t *testing.T) {
 		t.Errorf("fair shares sum up to %v", sum)
 	}
 }
+
+// With fewer keys than nodes no names can pass, which is an error and no crash.
+func TestSuggestFindsNone(t *testing.T) {
+	scheme, _ := Lookup("xxh64")
+	family := Family{"two", func() Source { return Keys([]byte("a"), []byte("b")) }}
+	_, err := Suggest(context.Background(), scheme, 5, NodeSet{}, []Family{family})
+	var none *NoSuggestionError
+	if !errors.As(err, &none) || none.Count != 5 || none.Lowest != 0 {
+		t.Errorf("got %v", err)
+	}
+}

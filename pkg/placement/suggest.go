@@ -48,7 +48,7 @@ func Suggest(ctx context.Context, scheme *Scheme, count int, like NodeSet, famil
 		}
 		keys = append(keys, all)
 	}
-	best := trial{deviation: math.Inf(1)}
+	var best trial
 	for _, shape := range shapes(scheme, count, like) {
 		numbers := make([]int, count)
 		for i := range numbers {
@@ -58,15 +58,16 @@ func Suggest(ctx context.Context, scheme *Scheme, count int, like NodeSet, famil
 		if err != nil {
 			return nil, err
 		}
-		if t.deviation < best.deviation {
+		if best.numbers == nil || t.deviation < best.deviation {
 			best = t
 		}
 		if best.deviation <= goodDeviation {
 			break
 		}
 	}
-	// Change the node that is furthest off for one with the next number.
-	for next := count + 1; !best.passes() && next <= count+suggestRounds; next++ {
+	// Change the node that is furthest off for one with the next number. Where several nodes get
+	// nothing (the deviation is infinite), changing one at a time leads nowhere.
+	for next := count + 1; !best.passes() && !math.IsInf(best.deviation, 1) && next <= count+suggestRounds; next++ {
 		numbers := append([]int(nil), best.numbers...)
 		numbers[best.worst] = next
 		t, err := try(ctx, scheme, best.shape, numbers, keys)
