@@ -95,7 +95,7 @@ func (f *sourceFlags) open(ctx context.Context, a *app, cmd *cobra.Command, args
 	if err != nil {
 		return nil, err
 	}
-	keys, err := f.keys.open(a, args, scheme, f.scheme.suffix())
+	keys, err := f.keys.open(a, args, f.scheme.suffix())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (f *sourceFlags) openRoot(ctx context.Context, a *app, args []string, schem
 	if scheme.Name != "sleet" {
 		return nil, usageError("a fleet root is placed by the scheme sleet, not by %s", scheme.Name).withHint("leave out --scheme, or plan a switch with --to-scheme")
 	}
-	keys, err := f.keys.open(a, args, scheme, f.scheme.suffix())
+	keys, err := f.keys.open(a, args, f.scheme.suffix())
 	if err != nil {
 		return nil, err
 	}

@@ -133,16 +133,12 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 
 // open opens the keys, which every scheme takes as they are.
 func (o *placementCompareOptions) open(a *app, args []string) (*keyInput, error) {
-	plain, err := placement.Lookup(placement.DefaultScheme)
-	if err != nil {
-		return nil, err
-	}
-	keys, err := o.keys.open(a, args, plain, nil)
+	keys, err := o.keys.open(a, args, nil)
 	if err != nil || keys != nil {
 		return keys, err
 	}
 	o.keys.synthetic = "acct-%d:100000"
-	return o.keys.open(a, nil, plain, nil)
+	return o.keys.open(a, nil, nil)
 }
 
 // timedKeys is how many keys a scheme is timed on, twice.

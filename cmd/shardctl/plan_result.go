@@ -132,7 +132,7 @@ func newPlanInputs(sets []*plannedSet, keys *keyDigest) *planInputs {
 func newPlanResult(o *rebalancePlanOptions, from *source, plan *placement.Plan, stages []roundStage) *planResult {
 	step := plan.Overall
 	r := &planResult{
-		SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, ToScheme: o.toScheme, Service: o.scheme.service, Target: o.scheme.target,
+		SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, ToScheme: o.scheme.to, Service: o.scheme.service, Target: o.scheme.target,
 		Keys: plan.Keys, Moved: step.Moved(), MovedFraction: step.MovedFraction(), MinimumFraction: step.MinimumFraction(),
 		Flows:    []planFlow{},
 		Balance:  planBalance{newBalanceResult(step.BalanceBefore()), newBalanceResult(step.BalanceAfter())},
@@ -227,17 +227,19 @@ func shareTone(share, fair float64) render.Tone {
 	return render.Good
 }
 
+// title names one of the plan's schemes, Sleet's with what is placed.
+func (r *planResult) title(scheme string) string {
+	if scheme != "sleet" {
+		return scheme
+	}
+	return schemeTitle(scheme, r.Service, r.Target)
+}
+
 func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *placement.Plan, nodes render.Table) error {
 	from, to := plan.Overall.From, plan.Overall.To
-	scheme := r.Scheme
-	if r.Service != "" {
-		scheme += " " + r.Service
-	}
-	if r.Target != "" {
-		scheme += " " + r.Target
-	}
+	scheme := r.title(r.Scheme)
 	if r.ToScheme != "" {
-		scheme += " to " + r.ToScheme
+		scheme += " to " + r.title(r.ToScheme)
 	}
 	w := &textWriter{p: p}
 	if r.Root != "" {

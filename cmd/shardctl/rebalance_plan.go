@@ -23,7 +23,6 @@ import (
 type rebalancePlanOptions struct {
 	sourceFlags
 	change           changeFlags
-	toScheme         string
 	steps            bool
 	scenario         string
 	moves, out       string
@@ -54,7 +53,7 @@ scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
 	o.change.bind(cmd)
 	o.keys.bindSynthetic(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&o.toScheme, "to-scheme", "", "scheme afterwards, to plan a switch")
+	flags.StringVar(&o.scheme.to, "to-scheme", "", "scheme afterwards, to plan a switch")
 	flags.BoolVar(&o.steps, "steps", false, "make the change one node at a time, joins first")
 	flags.StringVar(&o.scenario, "scenario", "", "file of rounds of changes, one round a line")
 	flags.StringVar(&o.moves, "moves", "", "write each key that moves to this file, as CSV or NDJSON by its ending")
@@ -81,7 +80,7 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 	defer from.close()
 	var plans []*plannedSet
 	for _, set := range from.sets {
-		stages, last, err := o.stages(a, cmd, from.scheme, set.nodes)
+		stages, last, err := o.stages(a, cmd, from.scheme, set)
 		if err != nil {
 			return err
 		}
@@ -109,41 +108,52 @@ type plannedSet struct {
 }
 
 // stages makes the fleets that the plan goes through, and gives the nodes of the last one.
-func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme, before fleetNodes) ([]roundStage, fleetNodes, error) {
+func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme, set *placed) ([]roundStage, fleetNodes, error) {
+	before := set.nodes
 	stages := []roundStage{{placement.Stage{Scheme: scheme, Nodes: before.NodeSet}, ""}}
 	add := func(set placement.NodeSet, change string) {
 		stages = append(stages, roundStage{placement.Stage{Scheme: scheme, Nodes: set}, change})
 	}
 	if o.scenario != "" {
-		if o.change.given() || o.steps || o.toScheme != "" {
+		if o.change.given() || o.steps || o.scheme.to != "" {
 			return nil, before, usageError("--scenario says all that changes").withHint("leave out --add, --remove, --set-weight, --to-nodes, --to-scheme and --steps")
 		}
 		rounds, err := readFile(a, o.scenario, "scenario", inspect.ReadScenario)
 		if err != nil {
 			return nil, before, err
 		}
-		set := before.NodeSet
+		nodes := before.NodeSet
 		for i, round := range rounds {
-			if set, err = round.Apply(set); err != nil {
+			if nodes, err = round.Apply(nodes); err != nil {
 				return nil, before, nodesError(fmt.Errorf("round %d (%s): %w", i+1, round, err), "scenario "+o.scenario, exitFailed)
 			}
-			add(set, round.String())
+			add(nodes, round.String())
 		}
-		return stages, fleetNodes{set, "scenario " + o.scenario, exitFailed}, nil
+		return stages, fleetNodes{nodes, "scenario " + o.scenario, exitFailed}, nil
 	}
-	if !o.change.given() && o.toScheme == "" {
+	if !o.change.given() && o.scheme.to == "" {
 		return nil, before, usageError("no change is given").withHint("use --add, --remove, --set-weight, --to-nodes, --to-scheme or --scenario")
 	}
 	after, err := o.change.apply(a, before)
 	if err != nil {
 		return nil, after, err
 	}
-	if o.toScheme != "" {
+	if o.scheme.to != "" {
 		if o.steps {
 			return nil, after, usageError("--steps does not go with --to-scheme: a scheme changes for all nodes at once")
 		}
-		if scheme, err = o.scheme.lookup(cmd, o.toScheme); err != nil {
+		if scheme, err = o.scheme.lookup(cmd, o.scheme.to); err != nil {
 			return nil, after, err
+		}
+		// Keys come with what Sleet hashes after a database; any other scheme places the database.
+		if set.keys != nil && len(set.keys.suffix) > 0 {
+			tail := len(set.keys.suffix)
+			if first := &stages[0]; first.Scheme.Name != "sleet" {
+				first.Scheme = first.Scheme.WithoutKeyTail(tail)
+			}
+			if scheme.Name != "sleet" {
+				scheme = scheme.WithoutKeyTail(tail)
+			}
 		}
 	}
 	round := inspect.Difference(before.NodeSet, after.NodeSet)
@@ -151,15 +161,15 @@ func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placem
 		add(after.NodeSet, round.String())
 		return stages, after, nil
 	}
-	set := before.NodeSet
+	nodes := before.NodeSet
 	for _, single := range round.Singles() {
-		if set, err = single.Apply(set); err != nil {
+		if nodes, err = single.Apply(nodes); err != nil {
 			return nil, after, nodesError(err, after.from, after.code)
 		}
-		add(set, single.String())
+		add(nodes, single.String())
 	}
 	if len(stages) == 1 {
-		add(set, "")
+		add(nodes, "")
 	}
 	return stages, after, nil
 }

@@ -135,9 +135,13 @@ func (a *app) open(name, what string) (io.Reader, func(), error) {
 // schemeFlags choose a placement.
 type schemeFlags struct {
 	name            string
+	to              string // the scheme afterwards, where a plan switches; else ""
 	slots           int
 	service, target string
 }
+
+// uses tells whether a scheme is one of those chosen.
+func (f *schemeFlags) uses(name string) bool { return f.name == name || f.to == name }
 
 func (f *schemeFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -168,10 +172,10 @@ func (f *schemeFlags) scheme(cmd *cobra.Command) (*placement.Scheme, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.Name != "xxh64-slots" && cmd.Flags().Changed("slots") {
+	if !f.uses("xxh64-slots") && cmd.Flags().Changed("slots") {
 		return nil, usageError("--slots applies to the scheme xxh64-slots, not to %s", s.Name)
 	}
-	if s.Name != "sleet" {
+	if !f.uses("sleet") {
 		for _, flag := range []string{"service", "target", "raw-keys"} {
 			if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
 				return nil, usageError("--%s applies to the scheme sleet, not to %s", flag, s.Name).withHint("add --scheme sleet")
@@ -255,8 +259,9 @@ type keyInput struct {
 	code int
 }
 
-// open opens the keys of a command. Without any it returns nil.
-func (f *keyFlags) open(a *app, args []string, scheme *placement.Scheme, suffix []byte) (*keyInput, error) {
+// open opens the keys of a command; those with a suffix are databases of a Sleet
+// fleet. Without any keys it returns nil.
+func (f *keyFlags) open(a *app, args []string, suffix []byte) (*keyInput, error) {
 	file := f.file
 	if len(args) == 1 && args[0] == "-" {
 		if file != "" && file != "-" {
@@ -274,7 +279,7 @@ func (f *keyFlags) open(a *app, args []string, scheme *placement.Scheme, suffix 
 		return nil, usageError("keys come from more than one of: arguments, --keys-file, --synthetic").withHint("give one of them")
 	}
 	in := &keyInput{skipped: func() int { return 0 }, close: func() {}, suffix: suffix, code: exitFailed}
-	prepare := f.prepare(scheme, suffix)
+	prepare := f.prepare(suffix)
 	switch {
 	case len(args) > 0:
 		in.name, in.count, in.code = "arguments", uint64(len(args)), exitUsage
@@ -334,8 +339,8 @@ func (f *keyFlags) open(a *app, args []string, scheme *placement.Scheme, suffix 
 
 // prepare makes the key that a scheme hashes out of what a person gives; nil
 // where that is the same.
-func (f *keyFlags) prepare(scheme *placement.Scheme, suffix []byte) func(dst, line []byte) ([]byte, error) {
-	if scheme.Name != "sleet" {
+func (f *keyFlags) prepare(suffix []byte) func(dst, line []byte) ([]byte, error) {
+	if suffix == nil {
 		return nil
 	}
 	return func(dst, line []byte) ([]byte, error) {

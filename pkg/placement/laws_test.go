@@ -360,3 +360,23 @@ func TestExplainAgrees(t *testing.T) {
 		}
 	})
 }
+
+// A scheme for keys with a foreign tail ranks as the scheme itself does for what is before it.
+func TestWithoutKeyTail(t *testing.T) {
+	scheme, _ := Lookup("xxh64")
+	set := mustSet(t, "a", "b=2", "c")
+	plain, _ := scheme.NewRanking(set)
+	tailless, err := scheme.WithoutKeyTail(3).NewRanking(set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"", "k", "a key of some length"} {
+		want, got := Explain(plain, []byte(key)), Explain(tailless, []byte(key+"\x00gc"))
+		if diff := gocmp.Diff(want, got); diff != "" {
+			t.Errorf("%q: %s", key, diff)
+		}
+		if plain.Owner([]byte(key)) != tailless.Owner([]byte(key+"\x00gc")) {
+			t.Errorf("%q: another owner", key)
+		}
+	}
+}

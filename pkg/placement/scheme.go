@@ -65,6 +65,35 @@ func (s *Scheme) WithSlots(bits int) *Scheme {
 	return &other
 }
 
+// WithoutKeyTail is the scheme for keys that end in some bytes which belong to
+// another scheme: it hashes them without the last n bytes, so that a plan can go
+// from one scheme to the other over the same keys (see [AppendSleetKey]).
+func (s *Scheme) WithoutKeyTail(n int) *Scheme {
+	other := *s
+	other.pair = nil
+	other.rank = func(nodes NodeSet) (Ranking, error) {
+		r, err := s.rank(nodes)
+		return &tailless{r, n}, err
+	}
+	return &other
+}
+
+// tailless is a ranking for keys with a tail that it does not hash.
+type tailless struct {
+	Ranking
+	tail int
+}
+
+func (r *tailless) head(key []byte) []byte { return key[:max(0, len(key)-r.tail)] }
+
+func (r *tailless) Owner(key []byte) int { return r.Ranking.Owner(r.head(key)) }
+
+func (r *tailless) AppendTop(dst []int, key []byte, k int) []int {
+	return r.Ranking.AppendTop(dst, r.head(key), k)
+}
+
+func (r *tailless) Score(key []byte, node int) uint64 { return r.Ranking.Score(r.head(key), node) }
+
 // WeightsError says that a scheme takes no weights.
 type WeightsError struct{ Scheme string }
 
