@@ -23,7 +23,7 @@ type rootFlags struct {
 func (f *rootFlags) bind(cmd *cobra.Command) {
 	f.bindLive(cmd)
 	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "saved snapshot to read instead of a root; - is standard input")
-	fromEnvironment(cmd.Flags(), "snapshot")
+	fromEnvironment(cmd.Flags(), "snapshot", "root")
 }
 
 // bindLive adds the flags of commands that need the root itself.
@@ -31,7 +31,7 @@ func (f *rootFlags) bindLive(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.root, "root", "", "URL of the fleet root, such as s3://bucket/fleet")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for the store in all")
-	fromEnvironment(flags, "root")
+	fromEnvironment(flags, "root", "snapshot")
 	fromEnvironment(flags, "timeout")
 	completeWith(cmd, "root")
 	completeWith(cmd, "timeout")
