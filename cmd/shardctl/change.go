@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -32,12 +33,12 @@ func (f *changeFlags) given() bool {
 }
 
 // apply gives the nodes after the change.
-func (f *changeFlags) apply(a *app, before fleetNodes) (fleetNodes, error) {
+func (f *changeFlags) apply(ctx context.Context, a *app, before fleetNodes) (fleetNodes, error) {
 	if f.to.given() {
 		if len(f.add)+len(f.remove)+len(f.setWeight) > 0 {
 			return fleetNodes{}, usageError("--to-nodes says all that changes").withHint("leave out --add, --remove and --set-weight")
 		}
-		return f.to.read(a, "to-nodes")
+		return f.to.read(ctx, a, "to-nodes")
 	}
 	var round inspect.Round
 	for _, item := range f.add {

@@ -91,11 +91,11 @@ func (f *sourceFlags) open(ctx context.Context, a *app, cmd *cobra.Command, args
 	if f.root.given() {
 		return f.openRoot(ctx, a, args, scheme, all)
 	}
-	nodes, err := f.nodes.read(a, "nodes")
+	nodes, err := f.nodes.read(ctx, a, "nodes")
 	if err != nil {
 		return nil, err
 	}
-	keys, err := f.keys.open(a, args, f.scheme.suffix())
+	keys, err := f.keys.open(ctx, a, args, f.scheme.suffix())
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (f *sourceFlags) openRoot(ctx context.Context, a *app, args []string, schem
 	if scheme.Name != "sleet" {
 		return nil, usageError("a fleet root is placed by the scheme sleet, not by %s", scheme.Name).withHint("leave out --scheme, or plan a switch with --to-scheme")
 	}
-	keys, err := f.keys.open(a, args, f.scheme.suffix())
+	keys, err := f.keys.open(ctx, a, args, f.scheme.suffix())
 	if err != nil {
 		return nil, err
 	}

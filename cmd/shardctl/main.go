@@ -20,6 +20,7 @@ func realMain() int {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program at once
 	a := &app{
 		in:        os.Stdin,
 		out:       os.Stdout,

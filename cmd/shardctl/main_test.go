@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -53,4 +55,30 @@ func executeContext(t testing.TB, ctx context.Context, stdin string, args ...str
 	a := &app{in: strings.NewReader(stdin), out: &out, err: &err, lookupEnv: func(string) (string, bool) { return "", false }, now: time.Now}
 	code := a.run(ctx, args)
 	return result{code, out.String(), err.String()}
+}
+
+// An interrupt ends a command that waits for input which does not come.
+func TestInterruptWhileReading(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	for name, args := range map[string][]string{
+		"nodes":    {"owner", "--nodes-file", "-", "k"},
+		"keys":     {"owner", "--nodes", "a", "-"},
+		"scenario": {"rebalance-plan", "--nodes", "a", "--scenario", "-", "k"},
+		"pipe":     {"owner", "--nodes-file", fifo, "k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "pipe" {
+				makeFIFO(t, fifo)
+			}
+			in, typing := io.Pipe()
+			defer typing.Close()
+			ctx, cancel := context.WithCancel(context.Background())
+			time.AfterFunc(20*time.Millisecond, cancel)
+			var out, err bytes.Buffer
+			a := &app{in: in, out: &out, err: &err, lookupEnv: func(string) (string, bool) { return "", false }, now: time.Now}
+			if code := a.run(ctx, args); code != exitInterrupted || out.Len()+err.Len() > 0 {
+				t.Errorf("exit code %d, %q, %q", code, &out, &err)
+			}
+		})
+	}
 }

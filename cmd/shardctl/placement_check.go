@@ -89,7 +89,7 @@ func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *plac
 	if nodesGiven || o.suggest == 0 {
 		from, err = o.open(ctx, a, cmd, args)
 	} else if from.scheme, err = o.scheme.scheme(cmd); err == nil {
-		from.sets[0].keys, err = o.keys.open(a, args, o.scheme.suffix())
+		from.sets[0].keys, err = o.keys.open(ctx, a, args, o.scheme.suffix())
 	}
 	if err != nil {
 		return err

@@ -94,18 +94,18 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 	if err := onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file); err != nil {
 		return err
 	}
-	before, err := o.nodes.read(a, "nodes")
+	before, err := o.nodes.read(ctx, a, "nodes")
 	if err != nil {
 		return err
 	}
 	if !o.change.given() {
 		o.change.add = placement.NextIDs(before.NodeSet, 1)
 	}
-	after, err := o.change.apply(a, before)
+	after, err := o.change.apply(ctx, a, before)
 	if err != nil {
 		return err
 	}
-	keys, err := o.open(a, args)
+	keys, err := o.open(ctx, a, args)
 	if err != nil {
 		return err
 	}
@@ -132,13 +132,13 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 }
 
 // open opens the keys, which every scheme takes as they are.
-func (o *placementCompareOptions) open(a *app, args []string) (*keyInput, error) {
-	keys, err := o.keys.open(a, args, nil)
+func (o *placementCompareOptions) open(ctx context.Context, a *app, args []string) (*keyInput, error) {
+	keys, err := o.keys.open(ctx, a, args, nil)
 	if err != nil || keys != nil {
 		return keys, err
 	}
 	o.keys.synthetic = "acct-%d:100000"
-	return o.keys.open(a, nil, nil)
+	return o.keys.open(ctx, a, nil, nil)
 }
 
 // timedKeys is how many keys a scheme is timed on, twice.

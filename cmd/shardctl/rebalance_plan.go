@@ -80,7 +80,7 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 	defer from.close()
 	var plans []*plannedSet
 	for _, set := range from.sets {
-		stages, last, err := o.stages(a, cmd, from.scheme, set)
+		stages, last, err := o.stages(ctx, a, cmd, from.scheme, set)
 		if err != nil {
 			return err
 		}
@@ -108,7 +108,7 @@ type plannedSet struct {
 }
 
 // stages makes the fleets that the plan goes through, and gives the nodes of the last one.
-func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placement.Scheme, set *placed) ([]roundStage, fleetNodes, error) {
+func (o *rebalancePlanOptions) stages(ctx context.Context, a *app, cmd *cobra.Command, scheme *placement.Scheme, set *placed) ([]roundStage, fleetNodes, error) {
 	before := set.nodes
 	stages := []roundStage{{placement.Stage{Scheme: scheme, Nodes: before.NodeSet}, ""}}
 	add := func(set placement.NodeSet, change string) {
@@ -118,7 +118,7 @@ func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placem
 		if o.change.given() || o.steps || o.scheme.to != "" {
 			return nil, before, usageError("--scenario says all that changes").withHint("leave out --add, --remove, --set-weight, --to-nodes, --to-scheme and --steps")
 		}
-		rounds, err := readFile(a, o.scenario, "scenario", inspect.ReadScenario)
+		rounds, err := readFile(ctx, a, o.scenario, "scenario", inspect.ReadScenario)
 		if err != nil {
 			return nil, before, err
 		}
@@ -134,7 +134,7 @@ func (o *rebalancePlanOptions) stages(a *app, cmd *cobra.Command, scheme *placem
 	if !o.change.given() && o.scheme.to == "" {
 		return nil, before, usageError("no change is given").withHint("use --add, --remove, --set-weight, --to-nodes, --to-scheme or --scenario")
 	}
-	after, err := o.change.apply(a, before)
+	after, err := o.change.apply(ctx, a, before)
 	if err != nil {
 		return nil, after, err
 	}

@@ -76,7 +76,7 @@ func (a *app) readAnyFleet(ctx context.Context, f *rootFlags, parts inspect.Part
 		return nil, usageError("--root and --snapshot are both given").withHint("give one of them")
 	case f.snapshot != "":
 		var err error
-		if snapshot, err = readFile(a, f.snapshot, "snapshot", inspect.ReadSnapshot); err != nil {
+		if snapshot, err = readFile(ctx, a, f.snapshot, "snapshot", inspect.ReadSnapshot); err != nil {
 			return nil, err
 		}
 	default:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"math/bits"
@@ -35,7 +36,7 @@ type fleetNodes struct {
 	code int    // of errors about it: usage, or failed where only the file's content shows it
 }
 
-func (f *nodeFlags) read(a *app, flag string) (fleetNodes, error) {
+func (f *nodeFlags) read(ctx context.Context, a *app, flag string) (fleetNodes, error) {
 	switch {
 	case f.list != "" && f.file != "":
 		return fleetNodes{}, usageError("--%s and --%s-file are both given", flag, flag).withHint("give one of them")
@@ -43,7 +44,7 @@ func (f *nodeFlags) read(a *app, flag string) (fleetNodes, error) {
 		nodes, err := inspect.ParseNodeArgument(f.list)
 		return asNodeSet(nodes, err, "--"+flag, exitUsage)
 	case f.file != "":
-		nodes, err := readFile(a, f.file, "nodes file", inspect.ReadNodeList)
+		nodes, err := readFile(ctx, a, f.file, "nodes file", inspect.ReadNodeList)
 		if err != nil {
 			return fleetNodes{}, err
 		}
@@ -88,14 +89,14 @@ func nodesError(err error, from string, code int) *exitError {
 }
 
 // readFile reads a file, or standard input for "-", with errors that name it.
-func readFile[T any](a *app, name, what string, read func(io.Reader) (T, error)) (T, error) {
-	in, done, err := a.open(name, what)
+func readFile[T any](ctx context.Context, a *app, name, what string, read func(io.Reader) (T, error)) (T, error) {
+	in, done, err := a.open(ctx, name, what)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	defer done()
-	value, err := read(in)
+	value, err := await(ctx, func() (T, error) { return read(in) })
 	if err != nil {
 		return value, fileError(what, name, err)
 	}
@@ -121,15 +122,37 @@ func onceFromInput(args []string, files ...string) error {
 }
 
 // open opens a file for reading, or standard input for "-".
-func (a *app) open(name, what string) (io.Reader, func(), error) {
+func (a *app) open(ctx context.Context, name, what string) (io.Reader, func(), error) {
 	if name == "-" {
 		return a.in, func() {}, nil
 	}
-	file, err := os.Open(name)
+	// A named pipe opens once somebody writes to it.
+	file, err := await(ctx, func() (*os.File, error) { return os.Open(name) })
 	if err != nil {
 		return nil, nil, fileError(what, name, err)
 	}
 	return file, func() { file.Close() }, nil
+}
+
+// await runs what may never come back, as a read from a terminal where nobody
+// types, until the context ends. It is left running then: the program ends, too.
+func await[T any](ctx context.Context, blocking func() (T, error)) (T, error) {
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := blocking()
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, context.Cause(ctx)
+	}
 }
 
 // schemeFlags choose a placement.
@@ -261,7 +284,7 @@ type keyInput struct {
 
 // open opens the keys of a command; those with a suffix are databases of a Sleet
 // fleet. Without any keys it returns nil.
-func (f *keyFlags) open(a *app, args []string, suffix []byte) (*keyInput, error) {
+func (f *keyFlags) open(ctx context.Context, a *app, args []string, suffix []byte) (*keyInput, error) {
 	file := f.file
 	if len(args) == 1 && args[0] == "-" {
 		if file != "" && file != "-" {
@@ -296,7 +319,7 @@ func (f *keyFlags) open(a *app, args []string, suffix []byte) (*keyInput, error)
 		}
 		in.source = placement.Keys(keys...)
 	case file != "":
-		reader, done, err := a.open(file, "keys file")
+		reader, done, err := a.open(ctx, file, "keys file")
 		if err != nil {
 			return nil, err
 		}
