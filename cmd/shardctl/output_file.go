@@ -10,20 +10,30 @@ import (
 // outputFile is a file that appears under its name only when it is complete.
 type outputFile struct {
 	*bufio.Writer
-	name string
-	temp *os.File
+	what, name string // as errors say it
+	temp       *os.File
 }
 
 // createOutput begins a file. It is written beside its place under another name.
 func createOutput(what, name string) (*outputFile, error) {
-	if info, err := os.Stat(name); err == nil && info.IsDir() {
-		return nil, failure("%s %s: it is a directory", what, name).about(name).withHint("name a file in it")
+	if info, err := os.Stat(name); err == nil {
+		switch {
+		case info.IsDir():
+			return nil, failure("%s %s: it is a directory", what, name).about(name).withHint("name a file in it")
+		case !info.Mode().IsRegular():
+			// The rename would put a file in place of the device: for root that is the end of /dev/null.
+			return nil, failure("%s %s: it is a device or a pipe", what, name).about(name).withHint("name a file")
+		}
+		// A link keeps pointing where it does.
+		if name, err = filepath.EvalSymlinks(name); err != nil {
+			return nil, fileError(what, name, err)
+		}
 	}
 	temp, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*.tmp")
 	if err != nil {
 		return nil, fileError(what, name, err)
 	}
-	return &outputFile{bufio.NewWriterSize(temp, 64<<10), name, temp}, nil
+	return &outputFile{bufio.NewWriterSize(temp, 64<<10), what, name, temp}, nil
 }
 
 // commit gives the file its name.
@@ -34,7 +44,7 @@ func (f *outputFile) commit() error {
 	}
 	if err != nil {
 		os.Remove(f.temp.Name())
-		return fileError("output file", f.name, err)
+		return fileError(f.what, f.name, err)
 	}
 	f.temp = nil
 	return nil

@@ -213,7 +213,13 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, s
 		moves = newMoveWriter(file, moveFormat(o.moves))
 	}
 	var digest *keyDigest
+	var out *outputFile
 	if o.out != "" {
+		var err error
+		if out, err = createOutput("plan file", o.out); err != nil {
+			return err
+		}
+		defer out.discard()
 		digest = newKeyDigest()
 	}
 	plan, skipped, err := a.runPlans(ctx, sets, moves, digest)
@@ -233,9 +239,9 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, s
 		}
 		a.log.Info("moves written", "file", o.moves, "keys", result.Moved)
 	}
-	if o.out != "" {
+	if out != nil {
 		result.Inputs = newPlanInputs(sets, digest)
-		if err := savePlan(o.out, result); err != nil {
+		if err := savePlan(out, result); err != nil {
 			return err
 		}
 		a.log.Info("plan saved", "file", o.out, "digest", result.Inputs.Digest)
@@ -319,17 +325,12 @@ func anyMoved(plan *placement.Plan) bool {
 	return false
 }
 
-func savePlan(name string, result *planResult) error {
-	file, err := createOutput("plan file", name)
-	if err != nil {
-		return err
-	}
-	defer file.discard()
+func savePlan(file *outputFile, result *planResult) error {
 	encoder := json.NewEncoder(file)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(result); err != nil {
-		return fileError("plan file", name, err)
+		return fileError("plan file", file.name, err)
 	}
 	return file.commit()
 }
