@@ -144,24 +144,27 @@ func wrap(line string, width int) string {
 	if lipgloss.Width(line) <= width {
 		return line
 	}
-	indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+	words := strings.TrimLeft(line, " ")
+	indent := line[:len(line)-len(words)]
 	var out strings.Builder
-	used := 0
-	for _, word := range strings.Fields(line) {
-		wide := lipgloss.Width(word)
-		switch {
-		case used == 0:
-			out.WriteString(indent)
-			used = len(indent)
-		case used+1+wide > width:
+	out.WriteString(indent)
+	used := len(indent)
+	for blanks := ""; words != ""; {
+		word := words
+		if end := strings.IndexByte(words, ' '); end >= 0 {
+			word = words[:end]
+		}
+		if wide := lipgloss.Width(word); blanks != "" && used+len(blanks)+wide > width {
 			out.WriteString("\n" + indent)
-			used = len(indent)
-		default:
-			out.WriteByte(' ')
-			used++
+			used = len(indent) + wide
+		} else {
+			out.WriteString(blanks)
+			used += len(blanks) + wide
 		}
 		out.WriteString(word)
-		used += wide
+		rest := words[len(word):]
+		words = strings.TrimLeft(rest, " ")
+		blanks = rest[:len(rest)-len(words)]
 	}
 	return out.String()
 }

@@ -232,3 +232,22 @@ func TestListMemoryStaysBounded(t *testing.T) {
 		}
 	}
 }
+
+func TestWrapKeepsWords(t *testing.T) {
+	tests := []struct {
+		line  string
+		width int
+		want  string
+	}{
+		{"fits as  it is", 14, "fits as  it is"},
+		{"before   max/mean 2.25, min/mean 0.55", 26, "before   max/mean 2.25,\nmin/mean 0.55"},
+		{"  indented lines stay so", 12, "  indented\n  lines stay\n  so"},
+		{"averylongword is not cut", 6, "averylongword\nis not\ncut"},
+		{"é é é", 3, "é é\né"},
+	}
+	for _, tt := range tests {
+		if got := wrap(tt.line, tt.width); got != tt.want {
+			t.Errorf("wrap(%q, %d) = %q, want %q", tt.line, tt.width, got, tt.want)
+		}
+	}
+}
