@@ -81,6 +81,10 @@ func nodesError(err error, from string, code int) *exitError {
 		switch {
 		case strings.HasSuffix(node.Reason, "twice"):
 			e.hint = "list each node once"
+		case strings.HasPrefix(node.Reason, "cannot be added"):
+			e.hint = "leave it out, or change its weight instead"
+		case strings.HasSuffix(node.Reason, "not in the set"):
+			e.hint = "leave it out, or check its id"
 		case node.ID == "":
 			e.hint = "give every node an id"
 		}
