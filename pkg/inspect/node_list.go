@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -61,8 +62,12 @@ func ReadNodeList(r io.Reader) ([]placement.Node, error) {
 		return nil, fmt.Errorf("it is over %d MiB, too long for a list of nodes", maxNodeFile>>20)
 	}
 	data = bytes.TrimPrefix(data, byteOrderMark)
-	if text := bytes.TrimSpace(data); len(text) > 0 && (text[0] == '[' || text[0] == '{') {
-		return parseNodeJSON(data, text[0] == '{')
+	if isJSON, object := looksLikeJSON(data); isJSON {
+		if !utf8.Valid(data) {
+			// Decoding would replace the wrong bytes, and so name another node.
+			return nil, errors.New("it is JSON that is not UTF-8")
+		}
+		return parseNodeJSON(data, object)
 	}
 	var nodes []placement.Node
 	number := 0
@@ -82,6 +87,16 @@ func ReadNodeList(r io.Reader) ([]placement.Node, error) {
 		nodes = append(nodes, node)
 	}
 	return nodes, nil
+}
+
+// ipv6 is an address in brackets, as ids with a port begin: no JSON does.
+var ipv6 = regexp.MustCompile(`^\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(%[^]\s]+)?\]`)
+
+// looksLikeJSON tells JSON from lines of ids.
+func looksLikeJSON(data []byte) (isJSON, object bool) {
+	text := bytes.TrimSpace(data)
+	object = bytes.HasPrefix(text, []byte("{"))
+	return object || (bytes.HasPrefix(text, []byte("[")) && !ipv6.Match(text)), object
 }
 
 func withoutComment(line string) string {

@@ -43,7 +43,12 @@ func TestReadNodeList(t *testing.T) {
 	if diff := cmp.Diff([]placement.Node{{ID: "a#b", Weight: unit}, {ID: "key=value", Weight: 3 * unit}, {ID: "zone a", Weight: unit}}, odd); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
+	addresses, err := ReadNodeList(strings.NewReader("[::1]:7000\n[fe80::1%eth0]:7000=2\n"))
+	if diff := cmp.Diff([]placement.Node{{ID: "[::1]:7000", Weight: unit}, {ID: "[fe80::1%eth0]:7000", Weight: 2 * unit}}, addresses); err != nil || diff != "" {
+		t.Error(err, diff)
+	}
 	bad := map[string]string{
+		"[\"a\xff\"]":              "it is JSON that is not UTF-8",
 		"a\n=2\n":                  `line 2: node "" has an empty id`,
 		"a\nb=x\n":                 `line 2: node "b": weight "x" is not a plain decimal number (0 or more, such as 2 or 0.25)`,
 		"a\n\xff\n":                "line 2: it is not UTF-8",
