@@ -92,7 +92,26 @@ placements of its own.`,
 	cmd.SetHelpCommandGroupID("more")
 	cmd.SetCompletionCommandGroupID("more")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
+	refuseUnknownTopics(cmd)
 	return cmd
+}
+
+// refuseUnknownTopics makes `help` and `completion` fail for a word that they do
+// not know; as cobra makes them, they print a usage and succeed.
+func refuseUnknownTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Args = func(_ *cobra.Command, args []string) error {
+				_, _, err := root.Find(args)
+				return err
+			}
+		case "completion":
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
 }
 
 var (
