@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
 )
@@ -57,7 +58,7 @@ func (p *Printer) NewList(head any, field string, columns []Column) (*List, erro
 		}
 		fmt.Fprintf(l.out, "%s%q:[", text, field)
 	case YAMLFormat:
-		text, err := yaml.Marshal(head)
+		text, err := marshalYAML(head)
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +93,7 @@ func (l *List) Add(item ListItem) error {
 		_, err = l.out.Write(text)
 		return err
 	case YAMLFormat:
-		text, err := yaml.Marshal(item.Value)
+		text, err := marshalYAML(item.Value)
 		if err != nil {
 			return err
 		}
@@ -164,7 +165,7 @@ func (l *List) Close(tail any) error {
 		}
 		fmt.Fprintf(l.out, "%s\n", text)
 	case YAMLFormat:
-		text, err := yaml.Marshal(tail)
+		text, err := marshalYAML(tail)
 		if err != nil {
 			return err
 		}
@@ -190,6 +191,35 @@ func (l *List) Close(tail any) error {
 		}
 	}
 	return l.out.Flush()
+}
+
+// marshalYAML gives a value the fields that it has in JSON.
+func marshalYAML(value any) ([]byte, error) {
+	text, err := marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	return yaml.JSONToYAML(escapeForYAML(text))
+}
+
+// escapeForYAML escapes the characters that JSON has as they are and YAML
+// refuses: DEL, most of the control characters above it, byte-order marks.
+func escapeForYAML(text []byte) []byte {
+	refused := func(r rune) bool {
+		return (0x7F <= r && r <= 0x9F) || r == 0xFEFF || r == 0xFFFE || r == 0xFFFF
+	}
+	if !bytes.ContainsFunc(text, refused) {
+		return text
+	}
+	var out []byte
+	for _, r := range string(text) {
+		if refused(r) {
+			out = fmt.Appendf(out, `\u%04x`, r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
 }
 
 func marshal(value any) ([]byte, error) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"charm.land/lipgloss/v2"
-	"sigs.k8s.io/yaml"
 )
 
 // Format is a form of output.
@@ -88,7 +87,7 @@ func (p *Printer) Print(d Document) error {
 	case JSONFormat:
 		return p.json(d.Value)
 	case YAMLFormat:
-		text, err := yaml.Marshal(d.Value)
+		text, err := marshalYAML(d.Value)
 		if err != nil {
 			return err
 		}

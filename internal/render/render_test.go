@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -249,5 +251,28 @@ func TestWrapKeepsWords(t *testing.T) {
 		if got := wrap(tt.line, tt.width); got != tt.want {
 			t.Errorf("wrap(%q, %d) = %q, want %q", tt.line, tt.width, got, tt.want)
 		}
+	}
+}
+
+// A key may have any character; YAML refuses some that JSON has as they are.
+func TestYAMLTakesEveryCharacter(t *testing.T) {
+	var every []rune
+	for r := rune(0); r <= unicode.MaxRune; r++ {
+		if utf8.ValidRune(r) && (r < 0x3000 || r > 0xF000 && r < 0x10100 || r%0x1000 == 0) {
+			every = append(every, r)
+		}
+	}
+	want := map[string]string{"key": string(every)}
+	var out bytes.Buffer
+	p := &Printer{Out: &out, Format: YAMLFormat}
+	if err := p.Print(Document{Value: want}); err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]string
+	if err := yaml.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got["key"] != want["key"] {
+		t.Error("it does not come back")
 	}
 }
