@@ -22,13 +22,14 @@ func (a *app) startProgress(total uint64) *progress {
 	wait := make(chan any)
 	time.AfterFunc(time.Second, func() { close(wait) })
 	bars := mpb.New(mpb.WithOutput(a.err), mpb.WithRenderDelay(wait), mpb.WithWidth(60))
-	counter := decor.CountersNoUnit("%d keys ")
-	if total > 0 {
-		counter = decor.CountersNoUnit("%d of %d keys ")
+	if total == 0 {
+		// How much is to come is not known: only a count.
+		bar := bars.New(0, mpb.NopStyle(), mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.CurrentNoUnit("%d keys")))
+		return &progress{bars, bar}
 	}
 	bar := bars.AddBar(int64(total),
 		mpb.BarRemoveOnComplete(),
-		mpb.PrependDecorators(counter),
+		mpb.PrependDecorators(decor.CountersNoUnit("%d of %d keys ")),
 		mpb.AppendDecorators(decor.Percentage()))
 	return &progress{bars, bar}
 }
