@@ -88,6 +88,9 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 		}
 		schemes = append(schemes, s)
 	}
+	if len(schemes) == 0 {
+		return usageError("--schemes names none").withHint("known are %s", strings.Join(placement.Names(), ", "))
+	}
 	if cmd.Flags().Changed("slots") && !slices.Contains(o.schemes, "xxh64-slots") {
 		return usageError("--slots applies to the scheme xxh64-slots, which is not compared")
 	}
