@@ -82,7 +82,7 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}

@@ -131,6 +131,7 @@ var schemaOf = map[string]reflect.Type{
 	"heartbeats-list":    reflect.TypeFor[heartbeatsResult](),
 	"heartbeats-show":    reflect.TypeFor[heartbeatShown](),
 	"heartbeats-release": reflect.TypeFor[releaseResult](),
+	"databases-name":     reflect.TypeFor[databasesNameResult](),
 	"version":            reflect.TypeFor[versionResult](),
 	"error":              reflect.TypeFor[errorResult](),
 }
@@ -206,6 +207,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"placement-check", []string{"placement", "check", "--suggest", "3"}},
 		{"placement-compare", []string{"placement", "compare", "--nodes", "a=2,b", "--synthetic", "%d:500"}},
 		{"placement-schemes", []string{"placement", "schemes"}},
+		{"databases-name", []string{"databases", "name", "s3://b/x", "nonsense"}},
 		{"version", []string{"version"}},
 		{"error", []string{"owner", "--nodes", "a,a", "k"}},
 		{"error", []string{"nonsense"}},

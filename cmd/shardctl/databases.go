@@ -1,0 +1,19 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+func newDatabasesCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "databases",
+		Short: "See, register, pause and remove the databases of a fleet",
+		Long: `See and change the registry of a Sleet fleet: one object under dbs/ for each
+database, empty or with settings of its own.`,
+		Example: `  shardctl databases name s3://acme-prod/tenants/0042`,
+		Args:    cobra.NoArgs, // so that a word that is no command is an error
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newDatabasesNameCmd(a))
+	return cmd
+}
