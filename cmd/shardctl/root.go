@@ -126,6 +126,8 @@ func storeError(err error) *exitError {
 		object = store.Store
 	}
 	switch {
+	case errors.Is(err, objstore.ErrUnknown):
+		return failure("%w", err).about(object).withHint("look whether it was written before you repeat it")
 	case errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded):
 		return (&exitError{code: exitUnreachable, err: err, object: object}).withHint("check the network and the endpoint, or raise --timeout")
 	case errors.Is(err, objstore.ErrNoBucket):
@@ -134,8 +136,6 @@ func storeError(err error) *exitError {
 		return failure("%w", err).about(object).withHint("check the credentials in the environment, and what they may do")
 	case errors.Is(err, objstore.ErrLost):
 		return (&exitError{code: exitRefused, err: err, object: object}).withHint("somebody else changed it: look again, then repeat")
-	case errors.Is(err, objstore.ErrUnknown):
-		return failure("%w", err).about(object).withHint("look whether it was written before you repeat it")
 	}
 	return nil
 }
