@@ -70,32 +70,14 @@ func CheckConfig(ctx context.Context, f *inspect.Fleet, e *Edit) *ConfigCheck {
 // the policy with all overrides, or one override with the policy.
 func validateWith(ctx context.Context, f *inspect.Fleet, object string, data []byte, exists bool) *fleet.Report {
 	file := fleet.File{Name: object, Data: data}
-	if object != fleet.PolicyName {
-		return fleet.Validate(policyFile(ctx, f), []fleet.File{file})
+	files := f.ConfigFiles(ctx)
+	switch {
+	case object != fleet.PolicyName:
+		return fleet.Validate(files.Policy, []fleet.File{file})
+	case !exists:
+		return fleet.Validate(nil, files.Overrides)
 	}
-	overrides, _ := Overrides(ctx, f)
-	if !exists {
-		return fleet.Validate(nil, overrides)
-	}
-	return fleet.Validate(&file, overrides)
-}
-
-// Overrides lists the files of the registered databases that are in force and not
-// empty. Those that could not be read are in unread, by their names.
-func Overrides(ctx context.Context, f *inspect.Fleet) (overrides []fleet.File, unread map[string]error) {
-	unread = map[string]error{}
-	for _, d := range f.State.Databases {
-		if d.Override == nil {
-			continue
-		}
-		object, err := f.Snapshot.Get(ctx, d.Object)
-		if err != nil {
-			unread[d.Object] = err
-			continue
-		}
-		overrides = append(overrides, fleet.File{Name: d.Object, Data: object.Body})
-	}
-	return overrides, unread
+	return fleet.Validate(&file, files.Overrides)
 }
 
 // Policy is the sleet.toml of a new root: every setting with its built-in value,

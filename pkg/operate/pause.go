@@ -113,20 +113,11 @@ func planPause(ctx context.Context, r objstore.Reader, f *inspect.Fleet, url str
 
 // validOverride checks a database's file together with the fleet's policy.
 func validOverride(ctx context.Context, f *inspect.Fleet, object string, data []byte) (*fleet.Report, error) {
-	report := fleet.Validate(policyFile(ctx, f), []fleet.File{{Name: object, Data: data}})
+	report := fleet.Validate(f.ConfigFiles(ctx).Policy, []fleet.File{{Name: object, Data: data}})
 	if file := report.Files[len(report.Files)-1]; !file.Valid {
 		return nil, &InvalidFileError{object, file.Errors}
 	}
 	return report, nil
-}
-
-// policyFile is the policy as the snapshot has it, nil where there is none.
-func policyFile(ctx context.Context, f *inspect.Fleet) *fleet.File {
-	object, err := f.Snapshot.Get(ctx, fleet.PolicyName)
-	if err != nil {
-		return nil
-	}
-	return &fleet.File{Name: fleet.PolicyName, Data: object.Body}
 }
 
 // differingAssignments lists the assignments of a database that one of two
