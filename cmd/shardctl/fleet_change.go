@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/shardctl/shardctl/internal/objstore"
@@ -168,7 +169,7 @@ func printAssignments(w io.Writer, verb string, assignments []changedAssignment)
 		}
 		where := "no live node runs it"
 		if len(as.Nodes) > 0 {
-			where = "on " + render.Printable(fmt.Sprint(as.Nodes))
+			where = "on " + render.Printable(strings.Join(as.Nodes, ", "))
 		}
 		fmt.Fprintf(w, "  %s %s, %s\n", verb, service, where)
 	}

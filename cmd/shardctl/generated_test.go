@@ -121,19 +121,23 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 
 // schemaOf lists the documents that commands print as JSON.
 var schemaOf = map[string]reflect.Type{
-	"owner":              reflect.TypeFor[ownerResult](),
-	"rebalance-plan":     reflect.TypeFor[planResult](),
-	"placement-check":    reflect.TypeFor[checkResult](),
-	"placement-compare":  reflect.TypeFor[compareResult](),
-	"placement-schemes":  reflect.TypeFor[schemesResult](),
-	"status":             reflect.TypeFor[statusResult](),
-	"nodes-list":         reflect.TypeFor[nodesResult](),
-	"heartbeats-list":    reflect.TypeFor[heartbeatsResult](),
-	"heartbeats-show":    reflect.TypeFor[heartbeatShown](),
-	"heartbeats-release": reflect.TypeFor[releaseResult](),
-	"databases-name":     reflect.TypeFor[databasesNameResult](),
-	"version":            reflect.TypeFor[versionResult](),
-	"error":              reflect.TypeFor[errorResult](),
+	"owner":                reflect.TypeFor[ownerResult](),
+	"rebalance-plan":       reflect.TypeFor[planResult](),
+	"placement-check":      reflect.TypeFor[checkResult](),
+	"placement-compare":    reflect.TypeFor[compareResult](),
+	"placement-schemes":    reflect.TypeFor[schemesResult](),
+	"status":               reflect.TypeFor[statusResult](),
+	"nodes-list":           reflect.TypeFor[nodesResult](),
+	"heartbeats-list":      reflect.TypeFor[heartbeatsResult](),
+	"heartbeats-show":      reflect.TypeFor[heartbeatShown](),
+	"heartbeats-release":   reflect.TypeFor[releaseResult](),
+	"databases-name":       reflect.TypeFor[databasesNameResult](),
+	"databases-list":       reflect.TypeFor[databasesListResult](),
+	"databases-register":   reflect.TypeFor[databasesRegisterResult](),
+	"databases-unregister": reflect.TypeFor[databasesUnregisterResult](),
+	"databases-pause":      reflect.TypeFor[databasesPauseResult](),
+	"version":              reflect.TypeFor[versionResult](),
+	"error":                reflect.TypeFor[errorResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -213,7 +217,10 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"error", []string{"nonsense"}},
 	}
 	root := exampleRoot(t)
-	for _, args := range [][]string{{"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"}} {
+	for _, args := range [][]string{{"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"},
+		{"databases", "list"}, {"databases", "register", "s3://b/one", "s3://b/new", "--dry-run"}, {"databases", "unregister", "s3://b/one", "--dry-run"},
+		{"databases", "pause", "s3://b/one", "--dry-run"},
+	} {
 		name := strings.Join(args[:min(2, len(args))], "-")
 		tests = append(tests, struct {
 			schema string

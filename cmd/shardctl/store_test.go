@@ -50,6 +50,7 @@ func TestSilentStore(t *testing.T) {
 		{"status", "--root", "s3://bucket/fleet"},
 		{"owner", "--root", "s3://bucket/fleet", "-o", "json"},
 		{"heartbeats", "release", "n1", "--root", "s3://bucket/fleet", "--yes"},
+		{"databases", "pause", "s3://b/x", "--root", "s3://bucket/fleet", "--yes"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
