@@ -107,10 +107,13 @@ func (p *Printer) Print(d Document) error {
 }
 
 func (p *Printer) json(value any) error {
-	e := json.NewEncoder(p.Out)
+	w := &indenter{out: p.Out}
+	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(value)
+	if err := e.Encode(value); err != nil {
+		return err
+	}
+	return w.Flush()
 }
 
 func (p *Printer) csv(t Table) error {
