@@ -26,6 +26,7 @@ type Assignment struct {
 // use.
 type Assigner struct {
 	services [numServices]*placement.SleetService
+	ids      [numServices][]string // of the candidates
 
 	// A mirror target's name is part of the key, so each has a ranking. The map
 	// is replaced, never changed, so that reading it takes no lock.
@@ -60,6 +61,10 @@ func NewAssigner(nodes []Node) (*Assigner, error) {
 			return nil, fmt.Errorf("rank nodes that offer %s: %w", service, err)
 		}
 		a.services[service] = placement.NewSleetService(service.String(), "", set)
+		a.ids[service] = make([]string, set.Len())
+		for i := range a.ids[service] {
+			a.ids[service][i] = set.ID(i)
+		}
 	}
 	return a, nil
 }
@@ -97,22 +102,27 @@ func (a *Assigner) Candidates(s Service) placement.NodeSet { return a.services[s
 // Assign returns the assignments of a database, given by its canonical URL, in
 // the order of its services; mirror has one for each applied target, by name.
 func (a *Assigner) Assign(database string, s *Settings) []Assignment {
+	return a.appendAssignments(make([]Assignment, 0, len(s.Services)), database, s)
+}
+
+// appendAssignments is Assign that appends to a slice.
+func (a *Assigner) appendAssignments(dst []Assignment, database string, s *Settings) []Assignment {
 	hashed := placement.HashSleetDatabase(database)
-	assignments := make([]Assignment, 0, len(s.Services))
 	for _, service := range s.Services {
 		if service != Mirror {
-			ranking := a.services[service]
-			assignments = append(assignments, Assignment{Service: service, Nodes: topIDs(ranking, hashed, s.nodesFor(service))})
+			dst = append(dst, Assignment{
+				Service: service, Nodes: a.topIDs(service, a.services[service], hashed, s.nodesFor(service)),
+			})
 			continue
 		}
 		for _, t := range s.AppliedTargets(database) {
-			assignments = append(assignments, Assignment{
+			dst = append(dst, Assignment{
 				Service: Mirror, Target: t.Name, Destination: t.Destination,
-				Nodes: topIDs(a.ranking(Mirror, t.Name), hashed, 1),
+				Nodes: a.topIDs(Mirror, a.ranking(Mirror, t.Name), hashed, 1),
 			})
 		}
 	}
-	return assignments
+	return dst
 }
 
 // AppendNodes appends what [Assigner.Assign] says, for many databases at little
@@ -151,7 +161,7 @@ func appendTop(dst []int, ranking *placement.SleetService, database placement.Sl
 // nodes, the next its heirs. target is "" but for mirror.
 func (a *Assigner) Ranking(database string, s Service, target string) []string {
 	ranking := a.ranking(s, target)
-	return topIDs(ranking, placement.HashSleetDatabase(database), ranking.Nodes().Len())
+	return slices.Clone(a.topIDs(s, ranking, placement.HashSleetDatabase(database), ranking.Nodes().Len()))
 }
 
 // nodesFor returns how many nodes run a service (S17).
@@ -162,18 +172,20 @@ func (s *Settings) nodesFor(service Service) int {
 	return 1
 }
 
-// topIDs returns the ids of the first k of a ranking.
-func topIDs(ranking *placement.SleetService, database placement.SleetDatabase, k int) []string {
+// topIDs returns the ids of the first k of a ranking of a service's candidates.
+// One id is a part of the list of all, so that it costs no memory.
+func (a *Assigner) topIDs(s Service, ranking *placement.SleetService, database placement.SleetDatabase, k int) []string {
+	all := a.ids[s]
 	if k == 1 {
 		if owner := ranking.Owner(database); owner >= 0 {
-			return []string{ranking.Nodes().ID(owner)}
+			return all[owner : owner+1 : owner+1]
 		}
 		return []string{}
 	}
-	top := ranking.AppendTop(nil, database, min(k, ranking.Nodes().Len()))
+	top := ranking.AppendTop(nil, database, min(k, len(all)))
 	ids := make([]string, len(top))
 	for i, node := range top {
-		ids[i] = ranking.Nodes().ID(node)
+		ids[i] = all[node]
 	}
 	return ids
 }

@@ -3,6 +3,7 @@ package fleet
 import (
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -62,17 +63,13 @@ func NewStatus(state *State, nodes []Node, bodies map[string]*Heartbeat, mirrors
 			s.Nodes[i].SleetVersion, s.Nodes[i].SlateDBVersion = &body.SleetVersion, &body.SlateDBVersion
 		}
 	}
-	checker := newPlacementChecker(state, mirrors)
-	for i, d := range state.Databases {
-		settings := state.Settings(d)
-		assignments := assigner.Assign(d.URL, settings)
-		checker.check(d.URL, settings, assignments)
+	checker := assignAll(state, assigner, mirrors, func(i int, assignments []Assignment) {
 		services := make([]ServiceStatus, len(assignments))
 		for j, a := range assignments {
 			services[j] = ServiceStatus{a.Service, a.Nodes}
 		}
-		s.Databases[i] = DatabaseStatus{d.URL, services}
-	}
+		s.Databases[i] = DatabaseStatus{state.Databases[i].URL, services}
+	})
 	warnings := append(checker.warnings(), state.Warnings...)
 	sortWarnings(warnings)
 	for _, w := range warnings {
@@ -85,12 +82,33 @@ func NewStatus(state *State, nodes []Node, bodies map[string]*Heartbeat, mirrors
 // live: a service that no node offers, and if mirrors is set, mirrors that go
 // nowhere or where they must not (S11). They are sorted.
 func PlacementWarnings(state *State, assigner *Assigner, mirrors bool) []Warning {
-	checker := newPlacementChecker(state, mirrors)
-	for _, d := range state.Databases {
-		settings := state.Settings(d)
-		checker.check(d.URL, settings, assigner.Assign(d.URL, settings))
+	return assignAll(state, assigner, mirrors, func(int, []Assignment) {}).warnings()
+}
+
+// assignChunk is how many databases are assigned by one goroutine at a time.
+const assignChunk = 1024
+
+// assignAll assigns all databases, on all cores. use gets the assignments of the
+// database of each index, from several goroutines, and must not keep the slice.
+func assignAll(state *State, assigner *Assigner, mirrors bool, use func(i int, assignments []Assignment)) *placementChecker {
+	n := len(state.Databases)
+	checkers := make([]*placementChecker, (n+assignChunk-1)/assignChunk)
+	inParallel(runtime.GOMAXPROCS(0), len(checkers), func(c int) {
+		checkers[c] = newPlacementChecker(state, mirrors)
+		var assignments []Assignment
+		for i := c * assignChunk; i < min((c+1)*assignChunk, n); i++ {
+			d := state.Databases[i]
+			settings := state.Settings(d)
+			assignments = assigner.appendAssignments(assignments[:0], d.URL, settings)
+			checkers[c].check(d.URL, settings, assignments)
+			use(i, assignments)
+		}
+	})
+	all := newPlacementChecker(state, mirrors)
+	for _, c := range checkers {
+		all.add(c)
 	}
-	return checker.warnings()
+	return all
 }
 
 // placementChecker gathers what assignments show to be wrong.
@@ -106,6 +124,17 @@ type mirrorSource struct{ database, target string }
 
 func newPlacementChecker(state *State, mirrors bool) *placementChecker {
 	return &placementChecker{state: state, mirrors: mirrors, mirroredTo: make(map[string][]mirrorSource)}
+}
+
+// add adds what a checker of later databases has gathered.
+func (c *placementChecker) add(later *placementChecker) {
+	for s, unoffered := range later.unoffered {
+		c.unoffered[s] = c.unoffered[s] || unoffered
+	}
+	c.noTarget = append(c.noTarget, later.noTarget...)
+	for destination, sources := range later.mirroredTo {
+		c.mirroredTo[destination] = append(c.mirroredTo[destination], sources...)
+	}
 }
 
 func (c *placementChecker) check(database string, s *Settings, assignments []Assignment) {
