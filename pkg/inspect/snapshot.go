@@ -11,7 +11,6 @@ import (
 	"iter"
 	"net/url"
 	"path"
-	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +28,9 @@ const SnapshotVersion = 1
 // Snapshot is what the objects of a fleet root said when they were read, once
 // each, with the time of each source. Everything else is computed from it, so an
 // answer from a saved snapshot is the one that was given live. It holds no
-// credentials: passwords and signatures in URLs are cut out when it is read.
+// credentials: passwords and signatures are cut out of contents when it is read,
+// and out of the names of registry entries when it is saved. The one answer that
+// differs is that about a database whose own URL holds a credential.
 type Snapshot struct {
 	SchemaVersion int `json:"schema_version"`
 	// Root is the canonical URL.
@@ -71,6 +72,8 @@ type Recorded struct {
 	Base64 []byte  `json:"body_base64,omitempty"`
 	// Error says why it could not be read.
 	Error string `json:"error,omitempty"`
+	// Redacted tells that a credential was cut out.
+	Redacted bool `json:"redacted,omitempty"`
 }
 
 // Parts says what of a root is to be read. The policy always is.
@@ -87,45 +90,50 @@ const readParallel = 32
 // object that cannot be read is recorded as such. now is this machine's clock.
 func Read(ctx context.Context, r objstore.Reader, root string, parts Parts, now func() time.Time) (*Snapshot, error) {
 	s := &Snapshot{SchemaVersion: SnapshotVersion, Root: withoutSecrets(root)}
+	// What is saved has no monotonic clock; neither has what is read, so that both give the same answers.
+	wall := func() time.Time { return now().Round(0).UTC() }
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.Policy.readObject(groupCtx, r, fleet.PolicyName, now) })
+	group.Go(func() error { return s.Policy.readObject(groupCtx, r, fleet.PolicyName, wall) })
 	if parts.Registry {
 		group.Go(func() error {
-			return s.Registry.readPrefix(groupCtx, r, fleet.RegistryPrefix, now, func(o *Recorded) bool {
+			return s.Registry.readPrefix(groupCtx, r, fleet.RegistryPrefix, wall, func(o *Recorded) bool {
 				return o.Size > 0 && strings.HasSuffix(path.Base(o.Name), ".toml")
 			})
 		})
 	}
 	if parts.Nodes {
 		group.Go(func() error {
-			return s.Heartbeats.readPrefix(groupCtx, r, fleet.HeartbeatPrefix, now, func(*Recorded) bool { return parts.Bodies })
+			return s.Heartbeats.readPrefix(groupCtx, r, fleet.HeartbeatPrefix, wall, func(o *Recorded) bool {
+				_, _, ok := fleet.ParseHeartbeatName(o.Name)
+				return ok && parts.Bodies && o.Size > 0
+			})
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
 	if len(s.Policy.Objects)+len(s.Registry.Objects)+len(s.Heartbeats.Objects) == 0 && parts.Registry && parts.Nodes {
-		if err := s.Marker.readObject(ctx, r, fleet.MarkerName, now); err != nil {
+		if err := s.Marker.readObject(ctx, r, fleet.MarkerName, wall); err != nil {
 			return nil, err
 		}
 	}
-	s.Taken = now().UTC()
+	s.Taken = wall()
 	s.makeIndex()
 	return s, nil
 }
 
 // readObject reads one object, which may be missing.
 func (s *Source) readObject(ctx context.Context, r objstore.Reader, name string, now func() time.Time) error {
-	s.Read, s.Asked = true, now().UTC()
+	s.Read, s.Asked = true, now()
 	object, err := r.Get(ctx, name)
-	s.Answered, s.StoreNow = now().UTC(), object.Now.UTC()
+	s.Answered, s.StoreNow = now(), object.Now.Round(0).UTC()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case fatal(err):
 		return err
 	}
-	recorded := Recorded{Name: name, Size: int64(len(object.Body)), Version: object.Version, Modified: object.Modified.UTC()}
+	recorded := Recorded{Name: name, Size: int64(len(object.Body)), Version: object.Version, Modified: object.Modified.Round(0).UTC()}
 	recorded.set(object.Body, err)
 	s.Objects = []Recorded{recorded}
 	return nil
@@ -140,19 +148,19 @@ func fatal(err error) bool {
 
 // readPrefix lists a prefix and reads the bodies that are wanted.
 func (s *Source) readPrefix(ctx context.Context, r objstore.Reader, prefix string, now func() time.Time, wanted func(*Recorded) bool) error {
-	s.Read, s.Asked = true, now().UTC()
+	s.Read, s.Asked = true, now()
 	for page, err := range r.List(ctx, prefix) {
 		if err != nil {
 			return err
 		}
 		if !page.Now.IsZero() {
-			s.StoreNow = page.Now.UTC()
+			s.StoreNow = page.Now.Round(0).UTC()
 		}
 		for _, e := range page.Entries {
-			s.Objects = append(s.Objects, Recorded{Name: e.Name, Size: e.Size, Version: e.Version, Modified: e.Modified.UTC()})
+			s.Objects = append(s.Objects, Recorded{Name: e.Name, Size: e.Size, Version: e.Version, Modified: e.Modified.Round(0).UTC()})
 		}
 	}
-	s.Answered = now().UTC()
+	s.Answered = now()
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readParallel)
 	for i := range s.Objects {
@@ -175,29 +183,19 @@ func (s *Source) readPrefix(ctx context.Context, r objstore.Reader, prefix strin
 func (o *Recorded) set(body []byte, err error) {
 	switch {
 	case err != nil:
-		o.Error = err.Error()
+		o.Error = withoutSecrets(err.Error())
 	case utf8.Valid(body):
 		text := withoutSecrets(string(body))
-		o.Body = &text
+		o.Body, o.Redacted = &text, text != string(body)
 	default:
-		o.Base64 = body
+		text := withoutSecrets(string(body))
+		o.Base64, o.Redacted = []byte(text), text != string(body)
 	}
-}
-
-// secret matches what must not be saved: passwords of URLs, and signatures and
-// keys in their queries.
-var secret = regexp.MustCompile(`(?i)(//[^\s/@"':]*:)[^\s/@"']+(@)|([?&](?:sig|signature|x-amz-signature|x-amz-credential|x-amz-security-token|x-goog-signature|awsaccesskeyid|token|password|secret|key)=)[^\s&"'#]+`)
-
-func withoutSecrets(text string) string {
-	if !strings.ContainsAny(text, "@?&") {
-		return text
-	}
-	return secret.ReplaceAllString(text, "${1}${3}REDACTED${2}")
 }
 
 func (s *Snapshot) makeIndex() {
 	s.index = map[string]*Recorded{}
-	for _, source := range []*Source{&s.Policy, &s.Registry, &s.Heartbeats, &s.Marker} {
+	for _, source := range s.Sources() {
 		for i := range source.Objects {
 			s.index[source.Objects[i].Name] = &source.Objects[i]
 		}
@@ -242,13 +240,15 @@ func (s *Snapshot) List(_ context.Context, prefix string) iter.Seq2[fleet.Page, 
 	}
 }
 
-// WriteTo saves the snapshot as JSON.
+// WriteTo saves the snapshot as JSON, without credentials.
 func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
 	encoder.SetIndent("", " ")
-	if err := encoder.Encode(s); err != nil {
+	saved := *s
+	saved.Registry.Objects = namesWithoutSecrets(s.Registry.Objects)
+	if err := encoder.Encode(saved); err != nil {
 		return 0, err
 	}
 	return text.WriteTo(w)
@@ -267,20 +267,67 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 		return nil, fmt.Errorf("it is over %d MiB, too long for a snapshot", maxSnapshot>>20)
 	}
 	var s Snapshot
-	if err := json.Unmarshal(data, &s); err != nil {
+	err = json.Unmarshal(data, &s)
+	if version := savedVersion(data); version > SnapshotVersion {
+		return nil, fmt.Errorf("it is a snapshot of version %d, and this program reads up to %d; use a newer shardctl", version, SnapshotVersion)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("it is no snapshot: %w", err)
 	}
-	switch {
-	case s.SchemaVersion == 0 || s.Root == "" || s.Taken.IsZero():
+	if s.SchemaVersion != SnapshotVersion || s.Root == "" || s.Taken.IsZero() {
 		return nil, errors.New("it is no snapshot: save one with `shardctl snapshot save`")
-	case s.SchemaVersion > SnapshotVersion:
-		return nil, fmt.Errorf("it is a snapshot of version %d, and this program reads up to %d; use a newer shardctl", s.SchemaVersion, SnapshotVersion)
 	}
 	if _, err := url.Parse(s.Root); err != nil {
 		return nil, fmt.Errorf("it is no snapshot: root: %w", err)
 	}
+	if err := s.checkNames(); err != nil {
+		return nil, fmt.Errorf("it is no snapshot: %w", err)
+	}
 	s.makeIndex()
 	return &s, nil
+}
+
+// savedVersion is the version that a file says it has, whatever else is in it.
+func savedVersion(data []byte) int {
+	var head struct {
+		SchemaVersion int       `json:"schema_version"`
+		Root          string    `json:"root"`
+		Taken         time.Time `json:"taken"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil || head.Root == "" || head.Taken.IsZero() {
+		return 0
+	}
+	return head.SchemaVersion
+}
+
+// checkNames refuses a snapshot that has an object twice, or where none can be.
+func (s *Snapshot) checkNames() error {
+	seen := map[string]bool{}
+	for _, source := range s.Sources() {
+		for _, o := range source.Objects {
+			switch {
+			case o.Name != source.Name && !(strings.HasSuffix(source.Name, "/") && strings.HasPrefix(o.Name, source.Name)):
+				return fmt.Errorf("object %q does not belong to %s", o.Name, source.Name)
+			case seen[o.Name]:
+				return fmt.Errorf("object %q is there twice", o.Name)
+			}
+			seen[o.Name] = true
+		}
+	}
+	return nil
+}
+
+// NamedSource is a source with the name of its object, or its prefix with a slash.
+type NamedSource struct {
+	Name string
+	*Source
+}
+
+// Sources lists all sources of a snapshot.
+func (s *Snapshot) Sources() []NamedSource {
+	return []NamedSource{
+		{fleet.PolicyName, &s.Policy}, {fleet.RegistryPrefix, &s.Registry}, {fleet.HeartbeatPrefix, &s.Heartbeats}, {fleet.MarkerName, &s.Marker},
+	}
 }
 
 // Fleet is what a snapshot means.
@@ -333,7 +380,12 @@ func NewFleet(ctx context.Context, s *Snapshot, versions ...fleet.Version) (*Fle
 func (f *Fleet) Timeout() time.Duration { return f.State.Policy.Node.HeartbeatTimeout.Std() }
 
 // Assigner computes who runs what among the live nodes.
-func (f *Fleet) Assigner() (*fleet.Assigner, error) { return f.assigner() }
+func (f *Fleet) Assigner() (*fleet.Assigner, error) {
+	if f.assigner == nil {
+		return nil, fmt.Errorf("%s is not in the snapshot, so nobody knows who is live", fleet.HeartbeatPrefix)
+	}
+	return f.assigner()
+}
 
 // CheckNotEmpty returns a [*fleet.EmptyRootError] for a root with nothing in it (H34).
 func (f *Fleet) CheckNotEmpty(ctx context.Context) error {
