@@ -34,7 +34,7 @@ cross: ## build for all platforms
 		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 go vet ./... || exit 1; \
 	done
 
-generate: ## rewrite completions, command reference, man pages, schemas, and the output shown in docs
+generate: ## rewrite completions, command reference, man pages, schemas, example snapshots, and the output shown in docs
 	go test ./cmd/shardctl -run 'TestGeneratedFiles|TestDocs' -update
 
 fuzz: ## run each fuzz target for a while (FUZZTIME=10s)

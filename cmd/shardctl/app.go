@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/render"
 )
 
@@ -21,6 +22,7 @@ type app struct {
 	out, err                             io.Writer
 	lookupEnv                            func(string) (string, bool)
 	now                                  func() time.Time
+	openStore                            func(ctx context.Context, url string, env objstore.Env) (objstore.Store, error)
 	inTerminal, outTerminal, errTerminal bool
 	columns                              int // of the terminal; 0 means unknown
 
@@ -82,7 +84,7 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newSnapshotCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}
@@ -151,6 +153,7 @@ func (a *app) applyEnvironment(cmd *cobra.Command) error {
 			if err := cmd.Flags().Set(f.Name, value); err != nil {
 				firstErr = usageError("$%s: %v", variables[0], err)
 			}
+			f.Changed = false // that is what the command line gives
 		}
 	})
 	return firstErr

@@ -33,6 +33,7 @@ func TestGeneratedFiles(t *testing.T) {
 	files.completions(t)
 	files.reference(t)
 	files.schemas(t)
+	files.snapshots(t)
 	for path, want := range files {
 		name := filepath.Join(repository, path)
 		if *update {
@@ -138,6 +139,8 @@ var schemaOf = map[string]reflect.Type{
 	"databases-pause":      reflect.TypeFor[databasesPauseResult](),
 	"version":              reflect.TypeFor[versionResult](),
 	"error":                reflect.TypeFor[errorResult](),
+	"snapshot":             reflect.TypeFor[snapshotResult](),
+	"snapshot-diff":        reflect.TypeFor[snapshotDiffResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -212,6 +215,9 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"placement-compare", []string{"placement", "compare", "--nodes", "a=2,b", "--synthetic", "%d:500"}},
 		{"placement-schemes", []string{"placement", "schemes"}},
 		{"databases-name", []string{"databases", "name", "s3://b/x", "nonsense"}},
+		{"snapshot", []string{"snapshot", "show", exampleSnapshot}},
+		{"snapshot-diff", []string{"snapshot", "diff", exampleSnapshot, exampleSnapshot}},
+		{"snapshot-diff", []string{"snapshot", "diff", earlierSnapshot, exampleSnapshot}},
 		{"version", []string{"version"}},
 		{"error", []string{"owner", "--nodes", "a,a", "k"}},
 		{"error", []string{"nonsense"}},

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/shardctl/shardctl/internal/objstore"
 )
 
 func main() { os.Exit(realMain()) }
@@ -27,6 +29,7 @@ func realMain() int {
 		err:       os.Stderr,
 		lookupEnv: os.LookupEnv,
 		now:       time.Now,
+		openStore: objstore.Open,
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		a.outTerminal = true

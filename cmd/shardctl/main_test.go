@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/shardctl/shardctl/internal/objstore"
 )
 
 var update = flag.Bool("update", false, "rewrite generated files and the expected output in scripts and docs")
@@ -52,7 +54,8 @@ func execute(t testing.TB, stdin string, args ...string) result {
 func executeContext(t testing.TB, ctx context.Context, stdin string, args ...string) result {
 	t.Helper()
 	var out, err bytes.Buffer
-	a := &app{in: strings.NewReader(stdin), out: &out, err: &err, lookupEnv: func(string) (string, bool) { return "", false }, now: time.Now}
+	a := newTestApp(stdin)
+	a.out, a.err = &out, &err
 	code := a.run(ctx, args)
 	return result{code, out.String(), err.String()}
 }
@@ -80,5 +83,13 @@ func TestInterruptWhileReading(t *testing.T) {
 				t.Errorf("exit code %d, %q, %q", code, &out, &err)
 			}
 		})
+	}
+}
+
+// newTestApp is an app with an empty environment.
+func newTestApp(stdin string) *app {
+	return &app{
+		in: strings.NewReader(stdin), out: io.Discard, err: io.Discard, lookupEnv: func(string) (string, bool) { return "", false },
+		now: time.Now, openStore: objstore.Open,
 	}
 }

@@ -19,11 +19,15 @@ type rootFlags struct {
 	timeout  time.Duration
 }
 
+// placeFlags say which fleet a command works on. One of them on the command line
+// hides the variables of the others.
+var placeFlags = []string{"root", "snapshot", "fleet", "nodes", "nodes-file"}
+
 // bind adds the flags of commands that read a root, or a snapshot of one.
 func (f *rootFlags) bind(cmd *cobra.Command) {
 	f.bindLive(cmd)
 	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "saved snapshot to read instead of a root; - is standard input")
-	fromEnvironment(cmd.Flags(), "snapshot", "root")
+	fromEnvironment(cmd.Flags(), "snapshot", placeFlags...)
 }
 
 // bindLive adds the flags of commands that need the root itself.
@@ -31,7 +35,7 @@ func (f *rootFlags) bindLive(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.root, "root", "", "URL of the fleet root, such as s3://bucket/fleet")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for the store in all")
-	fromEnvironment(flags, "root", "snapshot")
+	fromEnvironment(flags, "root", placeFlags...)
 	fromEnvironment(flags, "timeout")
 	completeWith(cmd, "root")
 	completeWith(cmd, "timeout")
@@ -111,7 +115,7 @@ func (a *app) openRoot(ctx context.Context, f *rootFlags) (objstore.Store, strin
 		return nil, "", err
 	}
 	defer cancel()
-	store, err := objstore.Open(ctx, root, a.lookupEnv)
+	store, err := a.openStore(ctx, root, a.lookupEnv)
 	if err != nil {
 		return nil, "", err
 	}
