@@ -104,6 +104,29 @@ func oneHeir(stage Stage, node, heir string, share float64, keys uint64, choices
 	}, true
 }
 
+// SingleHeirs says whose keys would mostly go to one other node: heirs[i][j] is
+// how many keys of node i node j would get if i died.
+func SingleHeirs(stage Stage, heirs [][]uint64) []Finding {
+	var found []Finding
+	for i, row := range heirs {
+		total, most := uint64(0), 0
+		for j, keys := range row {
+			total += keys
+			if keys > row[most] {
+				most = j
+			}
+		}
+		if total == 0 {
+			continue
+		}
+		share := fraction(row[most], total)
+		if f, bad := oneHeir(stage, stage.Nodes.ID(i), stage.Nodes.ID(most), share, total, stage.Nodes.owners()-1); bad {
+			found = append(found, f)
+		}
+	}
+	return found
+}
+
 // movesTooMuch reports a change that moves more than a perfect hash would, or,
 // where a scheme claims no minimal movement, more than it has to.
 func (s *Step) movesTooMuch(what string) []Finding {
