@@ -22,9 +22,11 @@ type app struct {
 	out, err                             io.Writer
 	lookupEnv                            func(string) (string, bool)
 	now                                  func() time.Time
-	openStore                            func(ctx context.Context, url string, env objstore.Env) (objstore.Store, error)
 	inTerminal, outTerminal, errTerminal bool
 	columns                              int // of the terminal; 0 means unknown
+
+	// openStore opens the store of a root; nil stands for [objstore.Open].
+	openStore func(ctx context.Context, url string, env objstore.Env) (objstore.Store, error)
 
 	output, color, logFormat string
 	verbose                  int
@@ -84,7 +86,7 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newSnapshotCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newSnapshotCmd(a), newDoctorCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}

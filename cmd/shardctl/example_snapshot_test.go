@@ -15,7 +15,7 @@ import (
 	"github.com/shardctl/shardctl/pkg/inspect"
 )
 
-// The snapshots of the example fleet: in the evening all is well, at three it is not.
+// The snapshots of the example fleet: in the evening all nodes are live, at three one is not, and more is wrong.
 const (
 	earlierSnapshot = repository + "/examples/fleet/snapshot-evening.json"
 	exampleSnapshot = repository + "/examples/fleet/snapshot.json"

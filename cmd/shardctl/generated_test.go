@@ -141,6 +141,7 @@ var schemaOf = map[string]reflect.Type{
 	"error":                reflect.TypeFor[errorResult](),
 	"snapshot":             reflect.TypeFor[snapshotResult](),
 	"snapshot-diff":        reflect.TypeFor[snapshotDiffResult](),
+	"doctor":               reflect.TypeFor[doctorResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -215,6 +216,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"placement-compare", []string{"placement", "compare", "--nodes", "a=2,b", "--synthetic", "%d:500"}},
 		{"placement-schemes", []string{"placement", "schemes"}},
 		{"databases-name", []string{"databases", "name", "s3://b/x", "nonsense"}},
+		{"doctor", []string{"doctor", "--snapshot", exampleSnapshot}},
 		{"snapshot", []string{"snapshot", "show", exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", exampleSnapshot, exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", earlierSnapshot, exampleSnapshot}},

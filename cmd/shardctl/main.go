@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"golang.org/x/term"
-
-	"github.com/shardctl/shardctl/internal/objstore"
 )
 
 func main() { os.Exit(realMain()) }
@@ -29,7 +27,6 @@ func realMain() int {
 		err:       os.Stderr,
 		lookupEnv: os.LookupEnv,
 		now:       time.Now,
-		openStore: objstore.Open,
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		a.outTerminal = true

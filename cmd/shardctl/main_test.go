@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
-
-	"github.com/shardctl/shardctl/internal/objstore"
 )
 
 var update = flag.Bool("update", false, "rewrite generated files and the expected output in scripts and docs")
@@ -89,7 +87,6 @@ func TestInterruptWhileReading(t *testing.T) {
 // newTestApp is an app with an empty environment.
 func newTestApp(stdin string) *app {
 	return &app{
-		in: strings.NewReader(stdin), out: io.Discard, err: io.Discard, lookupEnv: func(string) (string, bool) { return "", false },
-		now: time.Now, openStore: objstore.Open,
+		in: strings.NewReader(stdin), out: io.Discard, err: io.Discard, lookupEnv: func(string) (string, bool) { return "", false }, now: time.Now,
 	}
 }

@@ -115,7 +115,11 @@ func (a *app) openRoot(ctx context.Context, f *rootFlags) (objstore.Store, strin
 		return nil, "", err
 	}
 	defer cancel()
-	store, err := a.openStore(ctx, root, a.lookupEnv)
+	open := a.openStore
+	if open == nil {
+		open = objstore.Open
+	}
+	store, err := open(ctx, root, a.lookupEnv)
 	if err != nil {
 		return nil, "", err
 	}

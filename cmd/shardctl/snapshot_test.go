@@ -54,6 +54,7 @@ func TestSnapshotAnswersAsTheRootDoes(t *testing.T) {
 		"status --mirrors -o json",
 		"status -o sleet-json",
 		"status --service gc --node n-2 -o wide",
+		"doctor -o json",
 		"nodes list -o json",
 		"heartbeats list -o json",
 		"heartbeats show n-2 -o json",
