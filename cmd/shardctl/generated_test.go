@@ -295,7 +295,8 @@ func exampleRoot(t testing.TB) string {
 // TestEveryCommand holds what each command must have.
 func TestEveryCommand(t *testing.T) {
 	for _, cmd := range allCommands(newRootCmd(&app{})) {
-		if cmd.Runnable() && cmd.Example == "" {
+		// Those of cobra's own completion commands are in their descriptions.
+		if cmd.Runnable() && cmd.Example == "" && !strings.HasPrefix(cmd.CommandPath(), "shardctl completion") {
 			t.Errorf("%s has no example", cmd.CommandPath())
 		}
 		if cmd.Short == "" {
