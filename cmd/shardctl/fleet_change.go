@@ -27,7 +27,7 @@ type fleetToChange struct {
 // openFleet opens a root and reads all of it but the bodies of heartbeats. A root
 // with nothing in it is an error (H34).
 func (a *app) openFleet(ctx context.Context, f *rootFlags) (*fleetToChange, error) {
-	c, root, err := a.openStore(ctx, f)
+	c, root, err := a.openToChange(ctx, f)
 	if err != nil {
 		return nil, err
 	}
@@ -48,8 +48,8 @@ func (a *app) openFleet(ctx context.Context, f *rootFlags) (*fleetToChange, erro
 	return c, nil
 }
 
-// openStore opens a root and does not read it yet.
-func (a *app) openStore(ctx context.Context, f *rootFlags) (*fleetToChange, string, error) {
+// openToChange opens a root and does not read it yet.
+func (a *app) openToChange(ctx context.Context, f *rootFlags) (*fleetToChange, string, error) {
 	c := &fleetToChange{left: f.timeout, now: a.now}
 	if f.timeout <= 0 {
 		return nil, "", usageError("--timeout %v is not above 0", f.timeout)
