@@ -100,6 +100,14 @@ placements of its own.`,
 	return cmd
 }
 
+// completionExamples load the completions into the shell that runs.
+var completionExamples = map[string]string{
+	"bash":       "  source <(shardctl completion bash)",
+	"zsh":        "  source <(shardctl completion zsh)",
+	"fish":       "  shardctl completion fish | source",
+	"powershell": "  shardctl completion powershell | Out-String | Invoke-Expression",
+}
+
 // refuseUnknownTopics makes `help` and `completion` fail for a word that they do
 // not know; as cobra makes them, they print a usage and succeed.
 func refuseUnknownTopics(root *cobra.Command) {
@@ -114,6 +122,10 @@ func refuseUnknownTopics(root *cobra.Command) {
 			}
 		case "completion":
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			cmd.Example = completionExamples["bash"]
+			for _, shell := range cmd.Commands() {
+				shell.Example = completionExamples[shell.Name()]
+			}
 		}
 	}
 }
@@ -130,25 +142,19 @@ const environmentKey = "shardctl_environment"
 // extraFormat marks a command that has a form of output of its own.
 const extraFormat = "shardctl_extra_format"
 
-// insteadKey marks flags whose variable does not count where another flag is given.
-const insteadKey = "shardctl_instead"
-
-// fromEnvironment gives a flag a variable, which counts only where neither the
-// flag nor one that says the same in another way is given.
-func fromEnvironment(flags *pflag.FlagSet, name string, instead ...string) {
+func fromEnvironment(flags *pflag.FlagSet, name string) {
 	variable := "SHARDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 	flag := flags.Lookup(name)
 	flag.Usage += " [$" + variable + "]"
 	// The flag is known to exist.
 	_ = flags.SetAnnotation(name, environmentKey, []string{variable})
-	_ = flags.SetAnnotation(name, insteadKey, instead)
 }
 
 func (a *app) applyEnvironment(cmd *cobra.Command) error {
 	var firstErr error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		variables := f.Annotations[environmentKey]
-		if len(variables) == 0 || f.Changed || firstErr != nil || slices.ContainsFunc(f.Annotations[insteadKey], cmd.Flags().Changed) {
+		if len(variables) == 0 || f.Changed || firstErr != nil {
 			return
 		}
 		if value := a.getenv(variables[0]); value != "" {
