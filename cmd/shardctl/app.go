@@ -142,19 +142,28 @@ const environmentKey = "shardctl_environment"
 // extraFormat marks a command that has a form of output of its own.
 const extraFormat = "shardctl_extra_format"
 
-func fromEnvironment(flags *pflag.FlagSet, name string) {
+// insteadKey marks flags whose variable does not count where another flag is given.
+const insteadKey = "shardctl_instead"
+
+// fromEnvironment gives a flag a variable, which counts only where neither the
+// flag nor one that says the same in another way is given.
+func fromEnvironment(flags *pflag.FlagSet, name string, instead ...string) {
 	variable := "SHARDCTL_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 	flag := flags.Lookup(name)
 	flag.Usage += " [$" + variable + "]"
 	// The flag is known to exist.
 	_ = flags.SetAnnotation(name, environmentKey, []string{variable})
+	_ = flags.SetAnnotation(name, insteadKey, instead)
 }
 
 func (a *app) applyEnvironment(cmd *cobra.Command) error {
 	var firstErr error
+	given := map[string]bool{} // on the command line
+	cmd.Flags().Visit(func(f *pflag.Flag) { given[f.Name] = true })
+	isGiven := func(name string) bool { return given[name] }
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		variables := f.Annotations[environmentKey]
-		if len(variables) == 0 || f.Changed || firstErr != nil {
+		if len(variables) == 0 || f.Changed || firstErr != nil || slices.ContainsFunc(f.Annotations[insteadKey], isGiven) {
 			return
 		}
 		if value := a.getenv(variables[0]); value != "" {
