@@ -65,6 +65,7 @@ func TestInterruptWhileReading(t *testing.T) {
 		"nodes":    {"owner", "--nodes-file", "-", "k"},
 		"keys":     {"owner", "--nodes", "a", "-"},
 		"scenario": {"rebalance-plan", "--nodes", "a", "--scenario", "-", "k"},
+		"snapshot": {"status", "--snapshot", "-"},
 		"pipe":     {"owner", "--nodes-file", fifo, "k"},
 	} {
 		t.Run(name, func(t *testing.T) {
