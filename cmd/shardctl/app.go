@@ -182,13 +182,13 @@ func (a *app) setUp(cmd *cobra.Command) error {
 	if extra := cmd.Annotations[extraFormat]; extra != "" {
 		formats = append(formats, extra)
 	}
-	if err := oneOf("--output", a.output, formats); err != nil {
+	if err := oneOf(cmd, "output", formats); err != nil {
 		return err
 	}
-	if err := oneOf("--color", a.color, colorModes); err != nil {
+	if err := oneOf(cmd, "color", colorModes); err != nil {
 		return err
 	}
-	if err := oneOf("--log-format", a.logFormat, logFormats); err != nil {
+	if err := oneOf(cmd, "log-format", logFormats); err != nil {
 		return err
 	}
 	level := slog.LevelWarn
@@ -214,12 +214,17 @@ func (a *app) getenv(name string) string {
 	return value
 }
 
-// oneOf checks that a flag has one of its values.
-func oneOf(flag, value string, known []string) error {
-	if slices.Contains(known, value) {
+// oneOf checks that a flag has one of its values, and says where a wrong one comes from.
+func oneOf(cmd *cobra.Command, name string, known []string) error {
+	flag := cmd.Flags().Lookup(name)
+	if slices.Contains(known, flag.Value.String()) {
 		return nil
 	}
-	return usageError("%s %q is unknown (known: %s)", flag, value, strings.Join(known, ", "))
+	from := "--" + name
+	if variables := flag.Annotations[environmentKey]; !flag.Changed && len(variables) > 0 {
+		from = "$" + variables[0]
+	}
+	return usageError("%s %q is unknown (known: %s)", from, flag.Value, strings.Join(known, ", "))
 }
 
 // printer prints in the form that the flags ask for.

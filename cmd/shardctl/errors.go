@@ -119,13 +119,18 @@ func oneLine(s string) string { return strings.Join(strings.Split(strings.TrimSp
 // wantsJSON looks for -o json in a command line that could not be parsed.
 func wantsJSON(args []string, getenv func(string) string) bool {
 	for i, arg := range args {
-		switch {
-		case arg == "--":
-			return false
-		case arg == "-ojson" || arg == "-o=json" || arg == "--output=json":
-			return true
-		case (arg == "-o" || arg == "--output") && i+1 < len(args):
-			return args[i+1] == "json"
+		if arg == "--" {
+			break
+		}
+		for _, flag := range []string{"--output", "-o"} {
+			value, found := strings.CutPrefix(arg, flag)
+			switch {
+			case !found:
+			case value == "" && i+1 < len(args):
+				return args[i+1] == "json"
+			case strings.HasPrefix(value, "=") || flag == "-o":
+				return strings.TrimPrefix(value, "=") == "json"
+			}
 		}
 	}
 	return getenv("SHARDCTL_OUTPUT") == "json"

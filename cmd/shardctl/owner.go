@@ -69,7 +69,7 @@ type keyOwners struct {
 	Service   string      `json:"service,omitempty" jsonschema:"with --service all"`
 	Target    string      `json:"target,omitempty" jsonschema:"with --service all"`
 	Owners    []string    `json:"owners" jsonschema:"best first"`
-	Scores    []nodeScore `json:"scores,omitempty" jsonschema:"all nodes, best first"`
+	Scores    []nodeScore `json:"scores,omitempty" jsonschema:"all nodes that can own the key, best first"`
 	Margin    *float64    `json:"margin,omitempty" jsonschema:"how far the runner-up is behind the owner, as a fraction of the owner's value"`
 }
 

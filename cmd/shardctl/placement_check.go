@@ -79,7 +79,7 @@ type checkScaleOut struct {
 }
 
 func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *placementCheckOptions, args []string) error {
-	const most = 10_000
+	const most = 2_000
 	if cmd.Flags().Changed("suggest") && (o.suggest < 1 || o.suggest > most) {
 		return usageError("--suggest %d is not a number from 1 to %d", o.suggest, most)
 	}

@@ -207,10 +207,11 @@ func (a *app) timeLookups(r placement.Ranking, family placement.Family) float64 
 func (r *compareResult) document(before, after int) render.Document {
 	t := render.Table{Columns: []render.Column{
 		{Name: "SCHEME"}, {Name: "MAX/MEAN", Right: true}, {Name: "MIN/MEAN", Right: true}, {Name: "CV", Right: true},
-		{Name: "MOVED", Right: true}, {Name: "UNAVOIDABLE", Right: true}, {Name: "NS-PER-KEY", Right: true}, {Name: "STATE-BYTES", Right: true},
-		{Name: "HISTORY"},
+		{Name: "MOVED", Right: true}, {Name: "UNAVOIDABLE", Right: true, Wide: true}, {Name: "NS-PER-KEY", Right: true}, {Name: "STATE-BYTES", Right: true},
+		{Name: "HISTORY", Wide: true},
 	}}
-	var names []string
+	var names, skipped []string
+	unavoidable := 0.0
 	for _, s := range r.Schemes {
 		names = append(names, s.Scheme)
 		if s.Result == nil {
@@ -219,9 +220,11 @@ func (r *compareResult) document(before, after int) render.Document {
 				row = append(row, render.Text("-"))
 			}
 			t.Rows = append(t.Rows, append(row, render.Text(s.Skipped)))
+			skipped = append(skipped, s.Scheme)
 			continue
 		}
 		one := s.Result
+		unavoidable = one.MinimumFraction
 		t.Rows = append(t.Rows, []render.Cell{
 			render.Text(s.Scheme), render.Ratio(one.Balance.MaxOverMean), render.Ratio(one.Balance.MinOverMean), decimals(one.Balance.CV),
 			render.Percent(one.MovedFraction), render.Percent(one.MinimumFraction),
@@ -234,9 +237,13 @@ func (r *compareResult) document(before, after int) render.Document {
 		Value: r, Rows: t, Names: names,
 		Text: func(p *render.Printer) error {
 			w := &textWriter{p: p}
-			w.line("%d keys, %d to %d nodes: %s", r.Keys, before, after, render.Printable(shortened(r.Change)))
+			w.line("%d keys, %d to %d nodes: %s; unavoidable are %.1f%%", r.Keys, before, after, render.Printable(shortened(r.Change)), 100*unavoidable)
 			w.line("")
 			w.table(t)
+			if len(skipped) > 0 {
+				w.line("")
+				w.line("not compared, since they take no weights: %s", strings.Join(skipped, ", "))
+			}
 			return w.err
 		},
 	}

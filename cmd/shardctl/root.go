@@ -28,7 +28,6 @@ func (f *rootFlags) bind(cmd *cobra.Command) {
 	f.bindLive(cmd)
 	cmd.Flags().StringVar(&f.snapshot, "snapshot", "", "saved snapshot to read instead of a root; - is standard input")
 	fromEnvironment(cmd.Flags(), "snapshot", placeFlags...)
-	fromEnvironment(cmd.Flags(), "snapshot", "root", "nodes", "nodes-file")
 }
 
 // bindLive adds the flags of commands that need the root itself.
@@ -37,7 +36,6 @@ func (f *rootFlags) bindLive(cmd *cobra.Command) {
 	flags.StringVar(&f.root, "root", "", "URL of the fleet root, such as s3://bucket/fleet")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for the store in all")
 	fromEnvironment(flags, "root", placeFlags...)
-	fromEnvironment(flags, "root", "snapshot", "nodes", "nodes-file")
 	fromEnvironment(flags, "timeout")
 	completeWith(cmd, "root")
 	completeWith(cmd, "timeout")

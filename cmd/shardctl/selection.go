@@ -25,7 +25,6 @@ func (f *nodeFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.list, "nodes", "", "nodes with optional weights: a,b=2,c")
 	cmd.Flags().StringVar(&f.file, "nodes-file", "", "file of nodes, one id[=weight] a line, or JSON; - is standard input")
 	fromEnvironment(cmd.Flags(), "nodes-file", placeFlags...)
-	fromEnvironment(cmd.Flags(), "nodes-file", "nodes", "root", "snapshot")
 }
 
 func (f *nodeFlags) given() bool { return f.list != "" || f.file != "" }

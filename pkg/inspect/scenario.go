@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/shardctl/shardctl/internal/nearest"
@@ -84,7 +85,10 @@ func (r Round) Apply(set placement.NodeSet) (placement.NodeSet, error) {
 		}
 		return -1
 	}
-	for _, id := range r.Remove {
+	for i, id := range r.Remove {
+		if slices.Contains(r.Remove[:i], id) {
+			return set, &placement.NodeError{ID: id, Reason: "is to be removed twice"}
+		}
 		at := find(id)
 		if at < 0 {
 			return set, &placement.NodeError{ID: id, Reason: "cannot be removed: it is not in the set" + closest(id, set)}
@@ -128,7 +132,7 @@ func (r Round) String() string {
 	var fields []string
 	for _, n := range r.Add {
 		field := "+" + n.ID
-		if n.Weight != placement.UnitWeight {
+		if n.Weight != placement.UnitWeight || strings.Contains(n.ID, "=") {
 			field += "=" + n.Weight.String()
 		}
 		fields = append(fields, field)

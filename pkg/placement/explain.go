@@ -1,12 +1,10 @@
 package placement
 
-// Explanation says why a key's owner is the owner: every node of the set with
-// its score, in rank order. It is a view of the [Ranking]'s own answer.
+// Explanation says why a key's owner is the owner: every node that can own it,
+// with its score, in rank order. It is a view of the [Ranking]'s own answer.
 type Explanation struct {
 	// Ranked has the nodes that can own the key, best first.
 	Ranked []Ranked
-	// Excluded has the indices of the nodes of weight 0.
-	Excluded []int
 	// Margin is how far the runner-up is behind the owner, as a fraction of the owner's value
 	// (the score, or with weights weight / -log2(score / 2^64)): 0 to 1; 1 where there is no runner-up.
 	Margin float64
@@ -34,11 +32,6 @@ func Explain(r Ranking, key []byte) Explanation {
 			value = float64(set.Node(node).Weight) / float64(UnitWeight) / (float64(negLog(score)) * 0x1p-48)
 		}
 		e.Ranked = append(e.Ranked, Ranked{node, score, value})
-	}
-	for i, n := range set.nodes {
-		if n.Weight == 0 {
-			e.Excluded = append(e.Excluded, i)
-		}
 	}
 	if len(e.Ranked) > 0 {
 		e.Margin = 1

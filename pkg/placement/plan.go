@@ -37,6 +37,7 @@ type Step struct {
 	// Before and After count the keys of each node.
 	Before, After []uint64
 
+	lost  []uint64   // keys that leave each node
 	flows [][]uint64 // [from][to], without the keys that stay; nil rows are all zeros
 	parts []part     // of a merged step: what it was merged of
 }
@@ -233,7 +234,12 @@ func aligned(before, after []int32) []int32 {
 // tally is what one worker has counted.
 type tally struct {
 	counts [][]uint64   // [stage][node]
-	flows  [][][]uint64 // [step][from][to]; with several steps one more, for first to last
+	lost   [][]uint64   // [step][from]; with several steps one more, for first to last
+	flows  [][][]uint64 // [step][from][to], likewise
+	// rows tells whose flows are kept: of a step among several only those of the nodes that leave
+	// in it, since matrices of all steps would not fit.
+	rows   func(matrix int, from int32) bool
+	owners []int32 // of the key at hand
 }
 
 // matrixBytes bounds what all workers' flow matrices take together.
@@ -251,10 +257,11 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
 	}
-	workers = max(1, min(workers, matrixBytes/(8*n*n*matrices)))
+	workers = max(1, min(workers, matrixBytes/(8*n*n)))
+	rows := p.rows(matrices)
 	tallies := make([]tally, workers)
 	for i := range tallies {
-		tallies[i] = newTally(n, len(p.stages), matrices)
+		tallies[i] = newTally(n, len(p.stages), matrices, rows)
 	}
 	type move struct {
 		key      int
@@ -290,9 +297,9 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 			}
 			return moves, nil
 		}
-		var space [16]int32
 		for i := range b.Len() {
-			owners := p.place(space[:0], b.Key(i))
+			t.owners = p.place(t.owners[:0], b.Key(i))
+			owners := t.owners
 			first, last := owners[0], owners[steps]
 			t.count(owners)
 			if first != last && o.Moved != nil {
@@ -327,7 +334,7 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 	step := func(from, to, matrix int) *Step {
 		return &Step{
 			From: p.stages[from], To: p.stages[to], Union: p.union, Keys: plan.Keys,
-			Before: total.counts[from], After: total.counts[to], flows: total.flows[matrix],
+			Before: total.counts[from], After: total.counts[to], lost: total.lost[matrix], flows: total.flows[matrix],
 		}
 	}
 	for i := range steps {
@@ -337,8 +344,24 @@ func (p *Planner) Run(ctx context.Context, source Source, o PlanOptions) (*Plan,
 	return plan, nil
 }
 
-func newTally(nodes, stages, matrices int) tally {
-	t := tally{counts: make([][]uint64, stages), flows: make([][][]uint64, matrices)}
+// rows tells whose flows each matrix keeps.
+func (p *Planner) rows(matrices int) func(matrix int, from int32) bool {
+	leaving := make([]map[int32]bool, matrices-1)
+	for step := range leaving {
+		leaving[step] = map[int32]bool{}
+		s := &Step{From: p.stages[step], To: p.stages[step+1], Union: p.union}
+		for _, node := range s.Leaving() {
+			leaving[step][int32(node)] = true
+		}
+	}
+	return func(matrix int, from int32) bool { return matrix == matrices-1 || leaving[matrix][from] }
+}
+
+func newTally(nodes, stages, matrices int, rows func(int, int32) bool) tally {
+	t := tally{counts: make([][]uint64, stages), lost: make([][]uint64, matrices), flows: make([][][]uint64, matrices), rows: rows}
+	for i := range t.lost {
+		t.lost[i] = make([]uint64, nodes)
+	}
 	for i := range t.counts {
 		t.counts[i] = make([]uint64, nodes)
 	}
@@ -361,6 +384,10 @@ func (t *tally) count(owners []int32) {
 }
 
 func (t *tally) flow(matrix int, from, to int32) {
+	t.lost[matrix][from]++
+	if !t.rows(matrix, from) {
+		return
+	}
 	row := &t.flows[matrix][from]
 	if *row == nil {
 		*row = make([]uint64, len(t.flows[matrix]))
@@ -373,6 +400,7 @@ func (t *tally) add(other tally) {
 		addTo(t.counts[i], other.counts[i])
 	}
 	for i := range t.flows {
+		addTo(t.lost[i], other.lost[i])
 		for from, row := range other.flows[i] {
 			if t.flows[i][from] == nil {
 				t.flows[i][from] = row
@@ -409,7 +437,7 @@ func Merge(names []string, steps []*Step) (*Step, error) {
 	}
 	m := &Step{Union: union, From: steps[0].From, To: steps[0].To}
 	m.Before, m.After = make([]uint64, union.Len()), make([]uint64, union.Len())
-	m.flows = make([][]uint64, union.Len())
+	m.lost, m.flows = make([]uint64, union.Len()), make([][]uint64, union.Len())
 	for i, s := range steps {
 		m.parts = append(m.parts, part{names[i], s})
 		m.Keys += s.Keys
@@ -417,6 +445,7 @@ func Merge(names []string, steps []*Step) (*Step, error) {
 			from, _ := union.Index(s.Union.ID(node))
 			m.Before[from] += s.Before[node]
 			m.After[from] += s.After[node]
+			m.lost[from] += s.lost[node]
 			for to, keys := range s.flows[node] {
 				if keys == 0 {
 					continue
@@ -432,7 +461,8 @@ func Merge(names []string, steps []*Step) (*Step, error) {
 	return m, nil
 }
 
-// Flows lists what goes from where to where, the largest first.
+// Flows lists what goes from where to where, the largest first. Of a step among
+// several it has only what comes from nodes that leave in it.
 func (s *Step) Flows() []Flow {
 	var flows []Flow
 	for from := range s.flows {
@@ -467,20 +497,14 @@ func sortFlows(flows []Flow) {
 // Moved is the number of keys with another owner after than before.
 func (s *Step) Moved() uint64 {
 	moved := uint64(0)
-	for i := range s.flows {
-		moved += s.Lost(i)
+	for _, keys := range s.lost {
+		moved += keys
 	}
 	return moved
 }
 
 // Lost is the number of keys that leave a node.
-func (s *Step) Lost(node int) uint64 {
-	lost := uint64(0)
-	for _, keys := range s.flows[node] {
-		lost += keys
-	}
-	return lost
-}
+func (s *Step) Lost(node int) uint64 { return s.lost[node] }
 
 // Gained is the number of keys that come to a node.
 func (s *Step) Gained(node int) uint64 { return s.After[node] + s.Lost(node) - s.Before[node] }

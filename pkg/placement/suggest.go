@@ -13,8 +13,9 @@ const (
 	suggestMin, suggestMax = 0.8, 1.25
 	// goodDeviation is where looking at more shapes stops: the ids will also meet other keys.
 	goodDeviation = 0.15
-	// suggestRounds bounds the search among the numbers of one shape.
-	suggestRounds = 200
+	// suggestRounds bounds the search among the numbers of one shape, and suggestLookups what it
+	// costs where there are many keys.
+	suggestRounds, suggestLookups = 200, 20_000_000
 )
 
 // NoSuggestionError says that no ids were found that pass.
@@ -34,6 +35,7 @@ func (e *NoSuggestionError) Error() string {
 // examples of a name. Fails with a [*NoSuggestionError] where none are found.
 func Suggest(ctx context.Context, scheme *Scheme, count int, like NodeSet, families []Family) ([]string, error) {
 	var keys []*Batch
+	total := 0
 	for _, family := range families {
 		all := &Batch{}
 		keep := func(b *Batch, _ struct{}) error {
@@ -46,7 +48,7 @@ func Suggest(ctx context.Context, scheme *Scheme, count int, like NodeSet, famil
 		if err := ForEachBatch(ctx, 1, family.Open(), work, keep); err != nil {
 			return nil, fmt.Errorf("keys %q: %w", family.Name, err)
 		}
-		keys = append(keys, all)
+		keys, total = append(keys, all), total+all.Len()
 	}
 	var best trial
 	for _, shape := range shapes(scheme, count, like) {
@@ -67,7 +69,8 @@ func Suggest(ctx context.Context, scheme *Scheme, count int, like NodeSet, famil
 	}
 	// Change the node that is furthest off for one with the next number. Where several nodes get
 	// nothing (the deviation is infinite), changing one at a time leads nowhere.
-	for next := count + 1; !best.passes() && !math.IsInf(best.deviation, 1) && next <= count+suggestRounds; next++ {
+	rounds := min(suggestRounds, suggestLookups/max(total, 1))
+	for next := count + 1; !best.passes() && !math.IsInf(best.deviation, 1) && next <= count+rounds; next++ {
 		numbers := append([]int(nil), best.numbers...)
 		numbers[best.worst] = next
 		t, err := try(ctx, scheme, best.shape, numbers, keys)
