@@ -230,6 +230,7 @@ func TestPolicySyntax(t *testing.T) {
 		{"sub-table of a dotted table", "[database]\ngc.wal.enabled=true\n[database.gc.compacted]\nenabled=false\n", 0, 0},
 		{"header of a dotted table", "[database]\ngc.wal.enabled=true\n[database.gc]\n", 3, 11},
 		{"dotted key into an implied table", "[database.gc.wal]\n[database]\ngc.compacted.enabled=true\n", 0, 0},
+		{"header of an implied table after a dotted key into it", "[database.gc.wal]\n[database]\ngc.compacted.enabled=true\n[database.gc]\n", 4, 11},
 		{"dotted key into a table", "[database.gc.wal]\n[database]\ngc.wal.enabled=true\n", 3, 4},
 		{"header into an inline table", "[database]\ngc={}\n[database.gc.wal]\n", 3, 11},
 		{"dotted key into an inline table", "[database]\ngc={}\ngc.wal.enabled=true\n", 3, 1},

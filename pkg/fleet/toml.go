@@ -219,6 +219,7 @@ func (b *tomlBuilder) addKeyValue(table *tomlTable, n *unstable.Node) error {
 			return duplicateKey(name, at)
 		default:
 			table = entry.value.table
+			table.origin = tableDotted // No header of its own may follow any more.
 		}
 	}
 	return nil
