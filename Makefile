@@ -4,7 +4,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 MODULES   = . bench
 
-.PHONY: help build servers test race lint fmt cross generate fuzz bench check
+.PHONY: help build servers test race test-peers lint fmt cross generate fuzz bench check
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,8 +21,11 @@ test: servers ## run all tests; those whose server cannot be installed are skipp
 race: servers ## run all tests under the race detector
 	go test -race ./...
 
+test-peers: ## test beside the real Sleet, which cargo builds once, for minutes (PEERSFLAGS='-seeds 1000')
+	cd test/peers && go test -tags peers -timeout 40m $(PEERSFLAGS)
+
 lint: ## vet and the pinned linter
-	@for m in $(MODULES); do (cd $$m && go vet ./... && go run $(STATICCHECK) ./...) || exit 1; done
+	@for m in $(MODULES); do (cd $$m && go vet -tags peers ./... && go run $(STATICCHECK) -tags peers ./...) || exit 1; done
 
 fmt: ## fail where gofmt would change something
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }

@@ -87,7 +87,7 @@ func start(t testing.TB, kind Kind, path string) (*Server, error) {
 	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY_ID="+accessKey, "ROOT_SECRET_ACCESS_KEY="+secretKey)
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
-	dieWithParent(cmd)
+	DieWithParent(cmd)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", kind, err)
 	}

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// dieWithParent lets a server end with the tests, however they end: a test that
-// runs out of time cleans nothing up.
-func dieWithParent(cmd *exec.Cmd) {
+// DieWithParent lets a program that is about to be started end with the tests,
+// however they end: a test that runs out of time cleans nothing up.
+func DieWithParent(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

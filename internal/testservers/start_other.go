@@ -4,5 +4,5 @@ package testservers
 
 import "os/exec"
 
-// dieWithParent does nothing: only Linux can.
-func dieWithParent(*exec.Cmd) {}
+// DieWithParent does nothing: only Linux can.
+func DieWithParent(*exec.Cmd) {}

@@ -1,0 +1,8 @@
+// Package peers tests shardctl beside the programs that it works with: Sleet is
+// built and started for real, on a local folder and on an S3 server, and both
+// programs are asked about the same fleets. Run it with make test-peers; the
+// first time cargo needs some minutes to build Sleet.
+//
+// Fleets and configurations are generated from seeds. A failure names its seed;
+// -seed N -seeds 1 makes it again, and -seeds tries more of them than usual.
+package peers

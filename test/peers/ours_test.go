@@ -1,0 +1,107 @@
+//go:build peers
+
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"testing"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/fleet"
+)
+
+// ourStatusArgs make shardctl print the document of Sleet's status.
+func ourStatusArgs(root string) []string {
+	return []string{"status", "--root", root, "-o", "sleet-json"}
+}
+
+// ourDocument is what we say of a root in the form of Sleet's status.
+func ourDocument(t testing.TB, env map[string]string, root string, args ...string) document {
+	t.Helper()
+	var d document
+	decode(t, runOK(t, env, shardctl, append(ourStatusArgs(root), args...)...).stdout, &d)
+	return d
+}
+
+// ourWarnings returns the warnings of a document with their kinds, which another
+// form of output has.
+func ourWarnings(t testing.TB, env map[string]string, root string, d document, args ...string) []fleet.Warning {
+	t.Helper()
+	if len(d.Warnings) == 0 {
+		return nil
+	}
+	var result struct{ Warnings []fleet.Warning }
+	decode(t, runOK(t, env, shardctl, append([]string{"status", "--root", root, "-o", "json"}, args...)...).stdout, &result)
+	byMessage := make(map[string]fleet.Warning)
+	for _, w := range result.Warnings {
+		byMessage[w.Message] = w
+	}
+	var warnings []fleet.Warning
+	for _, message := range d.Warnings {
+		w, ok := byMessage[message]
+		if !ok {
+			t.Errorf("status has a warning in one form of output only: %s", message)
+		}
+		warnings = append(warnings, w)
+	}
+	return warnings
+}
+
+// ourRegister registers a database.
+func ourRegister(t testing.TB, env map[string]string, root, database string) registration {
+	t.Helper()
+	store := openStore(t, env, root)
+	canonical, err := fleet.CanonicalURL(database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, err := fleet.RegistryNameIn(root, canonical)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name = fleet.RegistryPrefix + name
+	_, err = store.Create(t.Context(), name, nil)
+	if err != nil && !errors.Is(err, objstore.ErrExists) {
+		t.Fatal(err)
+	}
+	return registration{canonical, name, err == nil}
+}
+
+// openStore opens a root to write what no command writes.
+func openStore(t testing.TB, env map[string]string, root string) objstore.Store {
+	t.Helper()
+	store, err := objstore.Open(t.Context(), root, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// reader reads a root for package fleet.
+type reader struct{ store objstore.Reader }
+
+func (r reader) Get(ctx context.Context, name string) (fleet.Object, error) {
+	o, err := r.store.Get(ctx, name)
+	if errors.Is(err, objstore.ErrNotExist) {
+		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+	}
+	return fleet.Object(o), err
+}
+
+func (r reader) List(ctx context.Context, prefix string) iter.Seq2[fleet.Page, error] {
+	return func(yield func(fleet.Page, error) bool) {
+		for page, err := range r.store.List(ctx, prefix) {
+			p := fleet.Page{Now: page.Now, Entries: make([]fleet.Entry, len(page.Entries))}
+			for i, e := range page.Entries {
+				p.Entries[i] = fleet.Entry(e)
+			}
+			if !yield(p, err) {
+				return
+			}
+		}
+	}
+}
