@@ -1,9 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -47,18 +48,21 @@ func (a *app) runDatabasesName(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return usageError("no URLs are given").withHint("give them as arguments, or - for standard input")
 	}
+	if len(args) == 1 && args[0] == "-" {
+		var err error
+		if args, err = readFile(ctx, a, "-", "URLs from", readLines); err != nil {
+			return err
+		}
+	}
 	list, err := a.printer().NewList(databasesNameHead{1}, "results", []render.Column{{Name: "URL"}, {Name: "CANONICAL"}, {Name: "FILE"}, {Name: "ERROR"}})
 	if err != nil {
 		return err
 	}
 	count, wrong := 0, 0
 	var first error
-	for url, err := range a.linesOrArguments(args) {
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return errors.Join(list.Close(struct{}{}), err)
+	for _, url := range args {
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 		name := nameDatabase(url)
 		count++
@@ -84,29 +88,16 @@ func (a *app) runDatabasesName(ctx context.Context, args []string) error {
 	return nil
 }
 
-// linesOrArguments yields arguments, or the lines of standard input that are not
-// empty where the only argument is "-".
-func (a *app) linesOrArguments(args []string) func(yield func(string, error) bool) {
-	return func(yield func(string, error) bool) {
-		if len(args) != 1 || args[0] != "-" {
-			for _, arg := range args {
-				if !yield(arg, nil) {
-					return
-				}
-			}
-			return
-		}
-		lines := bufio.NewScanner(a.in)
-		lines.Buffer(nil, 1<<20)
-		for lines.Scan() {
-			if line := lines.Text(); line != "" && !yield(line, nil) {
-				return
-			}
-		}
-		if err := lines.Err(); err != nil {
-			yield("", fileError("URLs from", "standard input", err))
+// readLines reads the lines of a text that are not empty.
+func readLines(r io.Reader) ([]string, error) {
+	text, err := io.ReadAll(r)
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if line = strings.TrimRight(line, "\r\n"); line != "" {
+			lines = append(lines, line)
 		}
 	}
+	return lines, err
 }
 
 func nameDatabase(url string) databaseName {

@@ -71,19 +71,28 @@ func (a *app) report(ctx context.Context, root *cobra.Command, args []string, er
 		return exitDone // whoever reads has seen enough
 	case ctx.Err() != nil:
 		return exitInterrupted
-	case errors.As(err, &exit):
-	case storeError(err) != nil:
-		exit = storeError(err)
-	case !a.parsed:
+	case !a.parsed && !errors.As(err, &exit):
 		exit = usageError("%s", usageMessage(root, args, err)).withHint("see %s --help", commandFor(root, args).CommandPath())
 	default:
-		exit = failure("%w", err)
+		exit = asExitError(err)
 	}
 	if exit == findings {
 		return exit.code
 	}
 	a.printError(args, exit)
 	return exit.code
+}
+
+// asExitError gives an error that a command has met its exit code and a next step.
+func asExitError(err error) *exitError {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit
+	}
+	if exit = storeError(err); exit != nil {
+		return exit
+	}
+	return failure("%w", err)
 }
 
 // errorResult is an error as `-o json` prints it, on standard error.

@@ -100,8 +100,11 @@ func changeError(err error) error {
 		invalid       *operate.InvalidFileError
 		notPaused     *operate.NotPausedError
 		url           *fleet.URLError
+		exit          *exitError
 	)
 	switch {
+	case errors.As(err, &exit):
+		return err
 	case errors.As(err, &notRegistered):
 		return failure("%w", err).about(notRegistered.Database).withHint("shardctl databases list shows those that are")
 	case errors.As(err, &spellings):

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
 
+	"github.com/shardctl/shardctl/internal/humantime"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
@@ -137,6 +138,10 @@ var schemaOf = map[string]reflect.Type{
 	"databases-register":   reflect.TypeFor[databasesRegisterResult](),
 	"databases-unregister": reflect.TypeFor[databasesUnregisterResult](),
 	"databases-pause":      reflect.TypeFor[databasesPauseResult](),
+	"config-validate":      reflect.TypeFor[configValidateResult](),
+	"config-show":          reflect.TypeFor[configShowResult](),
+	"config-init":          reflect.TypeFor[configInitResult](),
+	"config-edit":          reflect.TypeFor[configEditResult](),
 	"version":              reflect.TypeFor[versionResult](),
 	"error":                reflect.TypeFor[errorResult](),
 	"snapshot":             reflect.TypeFor[snapshotResult](),
@@ -149,6 +154,7 @@ func schema(t testing.TB, name string) *jsonschema.Schema {
 	s, err := jsonschema.ForType(schemaOf[name], &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
 		reflect.TypeFor[placement.Weight]():   {Type: "number", Description: "at most six decimal places"},
 		reflect.TypeFor[fleet.Service]():      {Type: "string"},
+		reflect.TypeFor[humantime.Duration](): {Type: "string", Description: "such as 1h 30m"},
 		reflect.TypeFor[placement.Severity](): {Type: "string", Enum: []any{"info", "warning", "error"}},
 	}})
 	if err != nil {
@@ -228,6 +234,8 @@ func TestOutputMatchesSchema(t *testing.T) {
 	for _, args := range [][]string{{"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"},
 		{"databases", "list"}, {"databases", "register", "s3://b/one", "s3://b/new", "--dry-run"}, {"databases", "unregister", "s3://b/one", "--dry-run"},
 		{"databases", "pause", "s3://b/one", "--dry-run"},
+		{"config", "validate"}, {"config", "show"}, {"config", "show", "s3://b/two"}, {"config", "init", "--dry-run"},
+		{"config", "edit", "--file", os.DevNull, "--dry-run"},
 	} {
 		name := strings.Join(args[:min(2, len(args))], "-")
 		tests = append(tests, struct {
