@@ -25,6 +25,8 @@ type app struct {
 	inTerminal, outTerminal, errTerminal bool
 	columns                              int // of the terminal; 0 means unknown
 
+	// configDir and cacheDir are the user's folders; nil stands for none.
+	configDir, cacheDir func() (string, error)
 	// openStore opens the store of a root; nil stands for [objstore.Open].
 	openStore func(ctx context.Context, url string, env objstore.Env) (objstore.Store, error)
 
@@ -32,6 +34,8 @@ type app struct {
 	verbose                  int
 
 	log *slog.Logger
+	// root is the canonical URL of the root that was opened last.
+	root string
 	// parsed tells that the command line was understood and a command has begun.
 	parsed bool
 }
@@ -63,6 +67,9 @@ placements of its own.`,
 			if err := a.applyEnvironment(cmd); err != nil {
 				return err
 			}
+			if err := a.applyFleet(cmd); err != nil {
+				return err
+			}
 			return a.setUp(cmd)
 		},
 	}
@@ -86,7 +93,7 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a), newFleetsCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}

@@ -12,8 +12,8 @@ import (
 )
 
 type databasesRegisterOptions struct {
-	root   rootFlags
-	dryRun bool
+	root  rootFlags
+	guard changeGuard
 }
 
 func newDatabasesRegisterCmd(a *app) *cobra.Command {
@@ -22,14 +22,14 @@ func newDatabasesRegisterCmd(a *app) *cobra.Command {
 		Use:   "register URL...",
 		Short: "Register databases",
 		Long: `Register databases: an empty file for each, which takes the fleet's settings. One
-that is registered already stays as it is, which is no error. There is no question:
-nothing that exists is touched.`,
+that is registered already stays as it is, which is no error. There is no question,
+since nothing that exists is touched, but for a protected fleet.`,
 		Example: `  shardctl databases register --root s3://bucket/fleet s3://acme-prod/tenants/0042
   shardctl databases register --root s3://bucket/fleet --dry-run s3://acme-prod/tenants/0042`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runDatabasesRegister(cmd.Context(), o, args) },
 	}
 	o.root.bindLive(cmd)
-	cmd.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would be done, and do nothing")
+	o.guard.bind(cmd)
 	return cmd
 }
 
@@ -61,11 +61,16 @@ func (a *app) runDatabasesRegister(ctx context.Context, o *databasesRegisterOpti
 	if err != nil {
 		return changeError(err)
 	}
-	result := &databasesRegisterResult{SchemaVersion: 1, Root: c.Snapshot.Root, DryRun: o.dryRun, Results: []registeredDatabase{}}
+	if !o.guard.dryRun {
+		if ok, err := a.confirmProtected(ctx, &o.guard, fmt.Sprintf("register %s?", counted(len(plan), "database"))); !ok {
+			return err
+		}
+	}
+	result := &databasesRegisterResult{SchemaVersion: 1, Root: c.Snapshot.Root, DryRun: o.guard.dryRun, Results: []registeredDatabase{}}
 	err = c.within(ctx, func(ctx context.Context) error {
 		for _, r := range plan {
 			created := !r.Registered
-			if !o.dryRun {
+			if !o.guard.dryRun {
 				var err error
 				if created, err = r.Register(ctx, c.store); err != nil {
 					return fmt.Errorf("register %s: %w", r.Database, err)

@@ -96,8 +96,11 @@ func (a *app) runDoctor(ctx context.Context, o *doctorOptions) error {
 // probe tries the store out. That it could not be tried is a finding, unless the
 // store was not reached or refuses writes.
 func (a *app) probe(ctx context.Context, o *doctorOptions, result *doctorResult) error {
-	store, _, err := a.openRoot(ctx, &o.root)
+	store, root, err := a.openRoot(ctx, &o.root)
 	if err != nil {
+		return err
+	}
+	if err := a.mayChange(root); err != nil {
 		return err
 	}
 	ctx, cancel, err := o.root.deadline(ctx)
@@ -107,10 +110,6 @@ func (a *app) probe(ctx context.Context, o *doctorOptions, result *doctorResult)
 	defer cancel()
 	a.log.Info("probing the store's conditional writes", "root", result.Root)
 	err = objstore.Probe(ctx, store)
-	var exit *exitError
-	if errors.As(err, &exit) {
-		return exit
-	}
 	ignored := errors.Is(err, objstore.ErrNoConditions)
 	if err != nil && !ignored && storeError(err) != nil {
 		return err

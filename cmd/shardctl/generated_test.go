@@ -147,6 +147,7 @@ var schemaOf = map[string]reflect.Type{
 	"snapshot":             reflect.TypeFor[snapshotResult](),
 	"snapshot-diff":        reflect.TypeFor[snapshotDiffResult](),
 	"doctor":               reflect.TypeFor[doctorResult](),
+	"fleets-list":          reflect.TypeFor[fleetsResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -223,6 +224,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"placement-schemes", []string{"placement", "schemes"}},
 		{"databases-name", []string{"databases", "name", "s3://b/x", "nonsense"}},
 		{"doctor", []string{"doctor", "--snapshot", exampleSnapshot}},
+		{"fleets-list", []string{"fleets", "list"}},
 		{"snapshot", []string{"snapshot", "show", exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", exampleSnapshot, exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", earlierSnapshot, exampleSnapshot}},

@@ -27,6 +27,8 @@ func realMain() int {
 		err:       os.Stderr,
 		lookupEnv: os.LookupEnv,
 		now:       time.Now,
+		configDir: os.UserConfigDir,
+		cacheDir:  os.UserCacheDir,
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		a.outTerminal = true

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -15,6 +16,7 @@ import (
 // rootFlags say which fleet root a command works on.
 type rootFlags struct {
 	root     string
+	fleet    string // of the config file; it has been put into root before a command runs
 	snapshot string
 	timeout  time.Duration
 }
@@ -35,7 +37,9 @@ func (f *rootFlags) bindLive(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.root, "root", "", "URL of the fleet root, such as s3://bucket/fleet")
 	flags.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to wait for the store in all")
+	flags.StringVar(&f.fleet, "fleet", "", "fleet of your config file, instead of --root")
 	fromEnvironment(flags, "root", placeFlags...)
+	fromEnvironment(flags, "fleet", placeFlags...)
 	fromEnvironment(flags, "timeout")
 	completeWith(cmd, "root")
 	completeWith(cmd, "timeout")
@@ -104,7 +108,7 @@ func (a *app) readAnyFleet(ctx context.Context, f *rootFlags, parts inspect.Part
 // openRoot opens the store of a root, and gives the root's canonical URL.
 func (a *app) openRoot(ctx context.Context, f *rootFlags) (objstore.Store, string, error) {
 	if f.root == "" {
-		return nil, "", usageError("no fleet root is given").withHint("use --root URL, such as s3://bucket/fleet, or set SHARDCTL_ROOT")
+		return nil, "", usageError("no fleet root is given").withHint("use --root URL, such as s3://bucket/fleet, or --fleet NAME, or set SHARDCTL_ROOT")
 	}
 	root, err := fleet.CanonicalURL(f.root)
 	if err != nil {
@@ -123,7 +127,8 @@ func (a *app) openRoot(ctx context.Context, f *rootFlags) (objstore.Store, strin
 	if err != nil {
 		return nil, "", err
 	}
-	return store, root, nil
+	a.root = root
+	return &guardedStore{store, sync.OnceValue(func() error { return a.mayChange(root) })}, root, nil
 }
 
 // storeError gives errors of a store their exit code and a next step.

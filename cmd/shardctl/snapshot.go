@@ -231,7 +231,7 @@ func (a *app) runSnapshotDiff(ctx context.Context, cmd *cobra.Command, o *snapsh
 	}
 	after := o.root
 	if len(args) == 2 {
-		if named := givenOf(cmd, "root", "fleet"); named != "" {
+		if named := givenOf(cmd, "fleet", "root"); named != "" {
 			return usageError("two snapshots and --%s are given", named).withHint("give one snapshot with --%s, or two without", named)
 		}
 		after.root, after.snapshot = "", args[1]
