@@ -76,7 +76,8 @@ type statusResult struct {
 	Databases     []statusDatabase `json:"databases"`
 	Balance       []statusBalance  `json:"balance" jsonschema:"for each service with assignments and candidates"`
 	Warnings      []fleet.Warning  `json:"warnings"`
-	RefusedBy     []fleet.Version  `json:"refused_by,omitempty" jsonschema:"versions of Sleet that do not take the configuration"`
+	filtered      bool
+	RefusedBy     []fleet.Version `json:"refused_by,omitempty" jsonschema:"versions of Sleet that do not take the configuration"`
 }
 
 type statusNode struct {
@@ -184,7 +185,7 @@ func newStatusResult(ctx context.Context, f *inspect.Fleet, o *statusOptions) (*
 	}
 	r := &statusResult{
 		SchemaVersion: 1, Root: f.Snapshot.Root, Taken: f.Snapshot.Taken, Timeout: f.Timeout().Seconds(),
-		Nodes: []statusNode{}, Databases: []statusDatabase{}, Balance: []statusBalance{},
+		Nodes: []statusNode{}, Databases: []statusDatabase{}, Balance: []statusBalance{}, filtered: o.node != "" || o.database != "" || o.service != "",
 		Warnings: append(slices.Clone(f.State.Warnings), fleet.PlacementWarnings(f.State, assigner, o.mirrors)...), RefusedBy: f.State.RefusedBy,
 	}
 	if r.Warnings == nil {
@@ -332,7 +333,7 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 	w.line("")
 	w.table(nodeTable(r.Nodes))
 	w.line("")
-	w.table(databases)
+	r.printDatabases(w, p, databases)
 	if len(r.Balance) > 0 {
 		w.line("")
 		w.table(r.balanceTable())
@@ -352,6 +353,29 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 		}
 	}
 	return w.err
+}
+
+// manyRows is above how many rows the table of databases shows only what is wrong.
+const manyRows = 40
+
+// printDatabases shows the databases; of many only those that somebody must look at, unless they
+// were asked for.
+func (r *statusResult) printDatabases(w *textWriter, p *render.Printer, databases render.Table) {
+	if len(databases.Rows) <= manyRows || p.Format == render.WideFormat || r.filtered {
+		w.table(databases)
+		return
+	}
+	wrong := render.Table{Columns: databases.Columns}
+	for _, row := range databases.Rows {
+		if slices.ContainsFunc(row, func(c render.Cell) bool { return c.Tone == render.Act }) {
+			wrong.Rows = append(wrong.Rows, row)
+		}
+	}
+	if len(wrong.Rows) > 0 {
+		w.table(wrong)
+		w.line("")
+	}
+	w.line("%d databases in %d rows, %d of them shown; -o wide shows all, --database, --node and --service some", len(r.Databases), len(databases.Rows), len(wrong.Rows))
 }
 
 func aheadOrBehind(seconds float64) string {
