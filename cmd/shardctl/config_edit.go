@@ -127,7 +127,7 @@ func (a *app) applyEdit(ctx context.Context, o *configEditOptions, c *fleetToCha
 		a.note("warning: Sleet %s would take this no more; its nodes go on with what they have read last", joined(check.RefusedBy))
 	}
 	if o.guard.dryRun {
-		if a.output == string(render.TableFormat) || a.output == string(render.WideFormat) {
+		if a.printsTables() {
 			return false, nil // The diff was the answer.
 		}
 		return false, a.printer().Print(result.document())

@@ -117,8 +117,7 @@ func (a *app) runDatabasesPause(ctx context.Context, o *databasesPauseOptions, a
 		}
 		return nil
 	})
-	people := a.output == string(render.TableFormat) || a.output == string(render.WideFormat)
-	if (len(result.Results) > 0 || err == nil) && !(o.guard.dryRun && people) {
+	if (len(result.Results) > 0 || err == nil) && !(o.guard.dryRun && a.printsTables()) {
 		if err := a.printer().Print(o.document(result)); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -25,8 +26,8 @@ func newDatabasesUnregisterCmd(a *app) *cobra.Command {
 		Long: `Take databases out of the registry, so that everything stops that runs for them.
 Their data stays. What stops, and where, is shown before the question.
 
-The removed files go to standard output, each after a comment with its name, before
-anything is removed. A file that somebody changed meanwhile stays. A database with
+The files go to standard output before they are removed, each after a comment with
+its name; so does the answer with -o json, which has them byte for byte. A file that somebody changed meanwhile stays. A database with
 several spellings loses all of its files.`,
 		Example: `  shardctl databases unregister --root s3://bucket/fleet s3://acme-prod/tenants/0042 > removed.toml
   shardctl databases unregister --root s3://bucket/fleet --dry-run s3://acme-prod/tenants/0042`,
@@ -42,14 +43,13 @@ type databasesUnregisterResult struct {
 	SchemaVersion int                    `json:"schema_version"`
 	Root          string                 `json:"root"`
 	DryRun        bool                   `json:"dry_run" jsonschema:"nothing was done, this is what would be"`
-	Results       []unregisteredDatabase `json:"results"`
+	Results       []unregisteredDatabase `json:"results" jsonschema:"what is removed; it is printed before that, so that nothing is lost"`
 }
 
 type unregisteredDatabase struct {
-	URL     string              `json:"url" jsonschema:"canonical"`
-	Removed bool                `json:"removed"`
-	Stops   []changedAssignment `json:"stops" jsonschema:"assignments that end, with the nodes that run them"`
-	Files   []removedFile       `json:"files" jsonschema:"its registry entries as they were, the one in force first"`
+	URL   string              `json:"url" jsonschema:"canonical"`
+	Stops []changedAssignment `json:"stops" jsonschema:"assignments that end, with the nodes that run them"`
+	Files []removedFile       `json:"files" jsonschema:"its registry entries as they were, the one in force first"`
 }
 
 type removedFile struct {
@@ -79,36 +79,41 @@ func (a *app) runDatabasesUnregister(ctx context.Context, o *databasesUnregister
 	if err := result.printPlan(a.forPeople(&o.guard)); err != nil {
 		return err
 	}
-	people := a.output == string(render.TableFormat) || a.output == string(render.WideFormat)
-	if !o.guard.dryRun {
-		if ok, err := a.confirm(ctx, &o.guard, fmt.Sprintf("unregister %s?", counted(len(plan), "database"))); !ok {
+	if o.guard.dryRun {
+		if a.printsTables() {
+			return nil // The plan was the answer.
+		}
+		return a.printer().Print(result.document(plan))
+	}
+	if ok, err := a.confirm(ctx, &o.guard, fmt.Sprintf("unregister %s?", counted(len(plan), "database"))); !ok {
+		return err
+	}
+	if err := a.printRemoved(result, plan); err != nil {
+		// Not even a closed pipe is a good end here.
+		return failure("the copy of what is to be removed cannot be printed: %v", err).withHint("nothing was removed")
+	}
+	done := 0
+	err = c.within(ctx, func(ctx context.Context) error {
+		for _, r := range plan {
+			if err := r.Remove(ctx, c.store); err != nil {
+				return fmt.Errorf("unregister %s: %w", r.Database, err)
+			}
+			done++
+		}
+		return nil
+	})
+	return partly(err, done, len(plan))
+}
+
+// printRemoved prints the files that are about to be removed, in full whatever the
+// form of output.
+func (a *app) printRemoved(result *databasesUnregisterResult, plan []*operate.Removal) error {
+	if a.output == string(render.NameFormat) {
+		if err := printFiles(a.err, plan); err != nil {
 			return err
 		}
-		if people {
-			// Whoever cannot keep the copy loses nothing.
-			if err := printRemoved(a.out, plan); err != nil {
-				return err
-			}
-		}
-		done := 0
-		err = c.within(ctx, func(ctx context.Context) error {
-			for i, r := range plan {
-				if err := r.Remove(ctx, c.store); err != nil {
-					return fmt.Errorf("unregister %s: %w", r.Database, err)
-				}
-				result.Results[i].Removed = true
-				done++
-			}
-			return nil
-		})
-		err = partly(err, done, len(plan))
 	}
-	if !people {
-		if err := a.printer().Print(result.document()); err != nil {
-			return err
-		}
-	}
-	return err
+	return a.printer().Print(result.document(plan))
 }
 
 func newUnregisterResult(c *fleetToChange, plan []*operate.Removal, dryRun bool) *databasesUnregisterResult {
@@ -144,31 +149,32 @@ func (r *databasesUnregisterResult) printPlan(w io.Writer) error {
 	return nil
 }
 
-// printRemoved prints files that are about to be removed.
-func printRemoved(w io.Writer, plan []*operate.Removal) error {
+// printFiles prints files as they are, each after a comment with its name.
+func printFiles(w io.Writer, plan []*operate.Removal) error {
 	for _, r := range plan {
 		for _, e := range r.Entries {
-			if _, err := fmt.Fprintf(w, "# %s\n%s", e.Object, e.Before); err != nil {
-				return err
+			text := fmt.Appendf(nil, "# %s\n%s", e.Object, e.Before)
+			if !bytes.HasSuffix(text, []byte("\n")) {
+				text = append(text, '\n')
 			}
-			if n := len(e.Before); n > 0 && e.Before[n-1] != '\n' {
-				fmt.Fprintln(w)
+			if _, err := w.Write(text); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
 }
 
-func (r *databasesUnregisterResult) document() render.Document {
-	t := render.Table{Columns: []render.Column{{Name: "DATABASE"}, {Name: "OBJECT"}, {Name: "REMOVED"}}}
+func (r *databasesUnregisterResult) document(plan []*operate.Removal) render.Document {
+	t := render.Table{Columns: []render.Column{{Name: "DATABASE"}, {Name: "OBJECT"}, {Name: "BODY"}}}
 	var names []string
-	for _, d := range r.Results {
-		for _, file := range d.Files {
-			t.Rows = append(t.Rows, []render.Cell{render.Text(d.URL), render.Text(file.Object), render.Text(fmt.Sprint(d.Removed))})
+	for _, removal := range plan {
+		for _, e := range removal.Entries {
+			t.Rows = append(t.Rows, []render.Cell{render.Text(removal.Database), render.Text(e.Object), render.Text(string(e.Before))})
 		}
-		names = append(names, d.URL)
+		names = append(names, removal.Database)
 	}
-	return render.Document{Value: r, Rows: t, Names: names, Text: func(p *render.Printer) error { return p.Table(t) }}
+	return render.Document{Value: r, Rows: t, Names: names, Text: func(p *render.Printer) error { return printFiles(p.Out, plan) }}
 }
 
 // counted is a number of things.

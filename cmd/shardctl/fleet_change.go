@@ -136,13 +136,18 @@ func (a *app) asks(g *changeGuard) bool {
 	return !g.dryRun && !g.yes && a.inTerminal && a.errTerminal
 }
 
+// printsTables tells that the answer is for people.
+func (a *app) printsTables() bool {
+	return a.output == string(render.TableFormat) || a.output == string(render.WideFormat)
+}
+
 // forPeople is where what a change will do is shown: in a dry run that is the
 // answer; else it is for whoever is asked, or looks on.
 func (a *app) forPeople(g *changeGuard) io.Writer {
-	switch machine := a.output != string(render.TableFormat) && a.output != string(render.WideFormat); {
-	case g.dryRun && !machine:
+	switch {
+	case g.dryRun && a.printsTables():
 		return a.out
-	case a.asks(g) || !machine && g.yes:
+	case a.asks(g) || a.printsTables() && g.yes:
 		return a.err
 	}
 	return io.Discard
