@@ -1,6 +1,8 @@
 package operate
 
 import (
+	"encoding/json"
+	"os"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -83,6 +85,9 @@ func FuzzPause(f *testing.F) {
 	for _, seed := range []string{"", "services=['gc']", "\ufeff# a\r\nservices = [\r\n]\r\n", "a.b=1\n[services]\n", "services=[\"\"\"\ngc\"\"\"]\n#| x\n", "gc={wal={enabled=true}}\nservices=[]"} {
 		f.Add([]byte(seed))
 	}
+	for _, override := range overrides(f) {
+		f.Add([]byte(override))
+	}
 	policy := fleet.DefaultPolicy(fleet.Sleet01)
 	f.Fuzz(func(t *testing.T, before []byte) {
 		if _, err := policy.ParseOverride(before); err != nil {
@@ -107,4 +112,26 @@ func FuzzPause(f *testing.F) {
 			t.Fatalf("%q paused is %q and resumed %q: %v", before, after, back, err)
 		}
 	})
+}
+
+// overrides are the database files of the configurations that the real program has judged.
+func overrides(f *testing.F) []string {
+	file, err := os.Open("../fleet/testdata/sleet-configs.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	defer file.Close()
+	var found []string
+	for lines := json.NewDecoder(file); lines.More(); {
+		var config struct {
+			Database string `json:"database"`
+		}
+		if err := lines.Decode(&config); err != nil {
+			f.Fatal(err)
+		}
+		if config.Database != "" {
+			found = append(found, config.Database)
+		}
+	}
+	return found
 }
