@@ -162,7 +162,7 @@ func locate(rawURL string) (place, error) {
 			account, domain, _ := strings.Cut(host, ".")
 			fabric, ok := azureDomain(domain)
 			if !ok || scheme == "adl" || scheme == "azure" {
-				return place{}, fmt.Errorf("%s@%s is not CONTAINER@ACCOUNT.dfs.core.windows.net after az:, abfs: or abfss:", user, host)
+				return place{}, fmt.Errorf("%s@%s is not CONTAINER@ACCOUNT.dfs.core.windows.net, which az:, abfs: and abfss: take", user, host)
 			}
 			p.bucket, p.account, p.fabric = user, account, fabric
 			host = user + "@" + host
