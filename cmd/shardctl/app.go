@@ -102,6 +102,7 @@ placements of its own.`,
 	cmd.AddCommand(version)
 	cmd.SetHelpCommandGroupID("more")
 	cmd.SetCompletionCommandGroupID("more")
+	a.completeFromFleet(cmd)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
 	refuseUnknownTopics(cmd)
 	return cmd

@@ -21,7 +21,7 @@ type databasesUnregisterOptions struct {
 func newDatabasesUnregisterCmd(a *app) *cobra.Command {
 	o := &databasesUnregisterOptions{}
 	cmd := &cobra.Command{
-		Use:   "unregister URL...",
+		Use:   "unregister DB...",
 		Short: "Take databases out of the registry",
 		Long: `Take databases out of the registry, so that everything stops that runs for them.
 Their data stays. What stops, and where, is shown before the question.

@@ -24,7 +24,6 @@ func (f *sourceFlags) bind(cmd *cobra.Command) {
 	f.scheme.bind(cmd)
 	f.keys.bind(cmd)
 	cmd.Flags().Lookup("service").Usage = "service of a Sleet fleet: " + serviceList() + "; with --root also all (default gc)"
-	completeWith(cmd, "service", append(fleet.ServiceNames(), allServices)...)
 }
 
 // allServices asks for every assignment of a fleet.

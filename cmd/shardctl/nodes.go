@@ -45,7 +45,6 @@ func newNodesListCmd(a *app) *cobra.Command {
 	o.root.bind(cmd)
 	cmd.Flags().BoolVar(&o.live, "live", false, "live nodes only")
 	cmd.Flags().StringVar(&o.service, "service", "", "nodes that offer a service: "+serviceList())
-	completeWith(cmd, "service", fleet.ServiceNames()...)
 	return cmd
 }
 

@@ -177,7 +177,6 @@ func (f *schemeFlags) bind(cmd *cobra.Command) {
 	flags.StringVar(&f.service, "service", "", "service of a Sleet fleet: "+strings.Join(fleetServices, ", ")+" (default gc)")
 	flags.StringVar(&f.target, "target", "", "mirror target of a Sleet fleet, with --service mirror")
 	completeWith(cmd, "scheme", describedSchemes()...)
-	completeWith(cmd, "service", fleetServices...)
 	completeWith(cmd, "slots")
 	completeWith(cmd, "target")
 }

@@ -59,7 +59,6 @@ does, by this machine's clock, and takes an empty root for an empty fleet.`,
 	flags.BoolVar(&o.mirrors, "mirrors", false, "warn about mirrors, too")
 	flags.BoolVar(&o.watch, "watch", false, "show it again whenever it changes, until interrupted")
 	flags.DurationVar(&o.interval, "interval", 5*time.Second, "time between two looks of --watch")
-	completeWith(cmd, "service", fleet.ServiceNames()...)
 	completeWith(cmd, "interval")
 	return cmd
 }
