@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -126,6 +127,9 @@ func (a *app) openRoot(ctx context.Context, f *rootFlags) (objstore.Store, strin
 	store, err := open(ctx, root, a.lookupEnv)
 	if err != nil {
 		return nil, "", err
+	}
+	if a.log.Enabled(ctx, slog.LevelDebug) {
+		store = objstore.NewLogger(store, a.log, a.now)
 	}
 	a.root = root
 	return &guardedStore{store, sync.OnceValue(func() error { return a.mayChange(root) })}, root, nil

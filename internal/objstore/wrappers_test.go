@@ -3,6 +3,8 @@ package objstore
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -47,6 +49,52 @@ func TestReadOnlyCannotWrite(t *testing.T) {
 func is[T any](v any) bool {
 	_, ok := v.(T)
 	return ok
+}
+
+func TestLogger(t *testing.T) {
+	var clock time.Time
+	faulty := NewFaulty(NewMemory(func() time.Time { return clock }), func(c Call) Fault {
+		clock = clock.Add(7 * time.Millisecond)
+		if c.Name == "bad" {
+			return Fault{Before: errors.New("teapot")}
+		}
+		return Fault{}
+	})
+	var text strings.Builder
+	withoutTime := func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey || a.Key == slog.MessageKey || a.Key == slog.LevelKey {
+			return slog.Attr{}
+		}
+		return a
+	}
+	log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug, ReplaceAttr: withoutTime}))
+	l := NewLogger(faulty, log, func() time.Time { return clock })
+	ctx := t.Context()
+	version, _ := l.Create(ctx, "x", []byte("abc"))
+	l.Swap(ctx, "x", version, []byte("y"))
+	l.Put(ctx, "d/y", nil)
+	l.Get(ctx, "x")
+	l.Get(ctx, "none")
+	l.Get(ctx, "bad")
+	for range l.List(ctx, "d/") {
+		clock = clock.Add(time.Hour) // the caller's own time
+	}
+	l.Delete(ctx, "x")
+	want := `op=create object=x took=7ms bytes=3
+op=swap object=x took=7ms bytes=1
+op=put object=d/y took=7ms bytes=0
+op=get object=x took=7ms bytes=1
+op=get object=none took=7ms bytes=0 outcome="not there"
+op=get object=bad took=7ms bytes=0 error="get bad in memory:///: teapot"
+op=list object=d/ took=7ms entries=1
+op=delete object=x took=7ms
+`
+	if diff := cmp.Diff(want, text.String()); diff != "" {
+		t.Error(diff)
+	}
+	if l.String() != faulty.String() || l.Clock() != faulty.Clock() {
+		t.Error("it is not the store's")
+	}
 }
 
 func TestCounter(t *testing.T) {
