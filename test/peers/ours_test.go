@@ -54,21 +54,19 @@ func ourWarnings(t testing.TB, env map[string]string, root string, d document, a
 // ourRegister registers a database.
 func ourRegister(t testing.TB, env map[string]string, root, database string) registration {
 	t.Helper()
-	store := openStore(t, env, root)
-	canonical, err := fleet.CanonicalURL(database)
-	if err != nil {
-		t.Fatal(err)
+	var answer struct {
+		Results []struct {
+			URL     string `json:"url"`
+			Object  string `json:"object"`
+			Created bool   `json:"created"`
+		} `json:"results"`
 	}
-	name, err := fleet.RegistryNameIn(root, canonical)
-	if err != nil {
-		t.Fatal(err)
+	decode(t, runOK(t, env, shardctl, "databases", "register", "--root", root, database, "-o", "json").stdout, &answer)
+	if len(answer.Results) != 1 {
+		t.Fatalf("%d results for one database", len(answer.Results))
 	}
-	name = fleet.RegistryPrefix + name
-	_, err = store.Create(t.Context(), name, nil)
-	if err != nil && !errors.Is(err, objstore.ErrExists) {
-		t.Fatal(err)
-	}
-	return registration{canonical, name, err == nil}
+	r := answer.Results[0]
+	return registration{r.URL, r.Object, r.Created}
 }
 
 // openStore opens a root to write what no command writes.
