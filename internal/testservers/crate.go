@@ -11,7 +11,6 @@ import (
 	"github.com/rogpeppe/go-internal/lockedfile"
 )
 
-// RequirePeersVariable makes, when it is 1, a test fail that would be skipped
 // RequirePeersVariable set to 1 makes a test fail that would be skipped
 // because a peer cannot be installed.
 const RequirePeersVariable = "SHARDCTL_TEST_REQUIRE_PEERS"

@@ -19,7 +19,6 @@ import (
 // shardctl-test in the user's cache folder.
 const CacheVariable = "SHARDCTL_TEST_CACHE"
 
-// RequireVariable makes, when it is 1, a test fail that would be skipped because a
 // RequireVariable set to 1 makes a test fail that would be skipped because a
 // server cannot be installed.
 const RequireVariable = "SHARDCTL_TEST_REQUIRE_SERVERS"
