@@ -244,6 +244,8 @@ func (e *examiner) duplicates(n fleet.Node) {
 
 // warnings passes on what Sleet warns of, too.
 func (e *examiner) warnings(assigner *fleet.Assigner) {
+	nobodyLives := !slices.ContainsFunc(e.f.Nodes, func(n fleet.Node) bool { return n.Live })
+	var withoutTarget []string
 	for _, w := range append(slices.Clone(e.f.State.Warnings), fleet.PlacementWarnings(e.f.State, assigner, true)...) {
 		finding := Finding{Severity: placement.Warning, Kind: string(w.Kind), Object: cmp.Or(w.Object, w.Service, w.Database, w.Destination), Message: w.Message}
 		switch w.Kind {
@@ -260,6 +262,9 @@ func (e *examiner) warnings(assigner *fleet.Assigner) {
 				finding.Command = e.command("config edit", url)
 			}
 		case fleet.WarnNoNode:
+			if nobodyLives {
+				continue // that is a finding of its own
+			}
 			finding.Severity = placement.Error
 			finding.Command = e.command("nodes list", "--service", w.Service)
 		case fleet.WarnAlias:
@@ -276,10 +281,33 @@ func (e *examiner) warnings(assigner *fleet.Assigner) {
 			finding.Evidence = w.Databases
 			finding.Command = e.command("config show")
 		case fleet.WarnNoTarget:
-			finding.Command = e.command("config show", w.Database)
+			withoutTarget = append(withoutTarget, w.Database)
+			continue
 		}
 		e.add(finding)
 	}
+	e.withoutTarget(withoutTarget)
+}
+
+// withoutTarget reports the databases that want to be mirrored and are not, in a fleet that
+// mirrors at all: every service is on by default, so a fleet without a target means nothing by it.
+func (e *examiner) withoutTarget(databases []string) {
+	mirrors := slices.ContainsFunc(e.f.State.Databases, func(d fleet.Database) bool {
+		return len(e.f.State.Settings(d).Mirror.Targets) > 0
+	})
+	if len(databases) == 0 || !mirrors {
+		return
+	}
+	const shown = 5
+	evidence := databases[:min(shown, len(databases))]
+	if more := len(databases) - shown; more > 0 {
+		evidence = append(slices.Clone(evidence), fmt.Sprintf("and %d more", more))
+	}
+	e.add(Finding{
+		Severity: placement.Warning, Kind: string(fleet.WarnNoTarget), Object: databases[0],
+		Message:  fmt.Sprintf("%d databases want to be mirrored, and no target applies to them", len(databases)),
+		Evidence: evidence, Command: e.command("config show", databases[0]),
+	})
 }
 
 // entryURL is the canonical URL that a registry entry is named by.

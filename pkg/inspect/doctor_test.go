@@ -58,6 +58,7 @@ func TestDiagnose(t *testing.T) {
 	for i := 1; i <= 10; i++ {
 		uneven = append(uneven, heartbeat(fmt.Sprintf("sleet-%d", i), 0, nil))
 	}
+	const mirrors = `{"version":1,"node_id":"x","sleet_version":"0.1.0","slatedb_version":"0.14.1","services":[]}`
 	root := " --root s3://b/fleet"
 	tests := []struct {
 		name    string
@@ -77,6 +78,14 @@ func TestDiagnose(t *testing.T) {
 		{"nobody lives", []aged{heartbeat("a", time.Hour, nil), entry("s3://b/one", "services = []", 0)}, 0, []inspect.Finding{
 			{Severity: "error", Kind: "no-live-node", Evidence: []string{"1 heartbeats, 1 databases"}, Command: "shardctl nodes list" + root},
 			{Severity: "warning", Kind: "dead-heartbeat", Object: "a", Evidence: []string{"nodes/a.g.json: 1h0m0s old"}, Command: "shardctl heartbeats release a" + root}}},
+		{"nobody lives, and services are wanted", []aged{heartbeat("a", time.Hour, nil), entry("s3://b/one", "", 0)}, 0, []inspect.Finding{
+			{Severity: "error", Kind: "no-live-node", Evidence: []string{"1 heartbeats, 1 databases"}, Command: "shardctl nodes list" + root},
+			{Severity: "warning", Kind: "dead-heartbeat", Object: "a", Evidence: []string{"nodes/a.g.json: 1h0m0s old"}, Command: "shardctl heartbeats release a" + root}}},
+		{"some are mirrored, one is not", []aged{
+			{"sleet.toml", "[database]\nservices = [\"mirror\"]\n[database.mirror.targets.dr]\nurl = \"s3://backup\"\nsource_prefix = \"s3://b\"\n", time.Hour},
+			{"nodes/1-sleet-node.m.json", mirrors, 0}, {"nodes/2-sleet-node.m.json", mirrors, 0},
+			entry("s3://b/one", "", time.Hour), entry("s3://other/two", "", time.Hour)}, 0, []inspect.Finding{
+			{Severity: "warning", Kind: "no-target", Object: "s3://other/two", Evidence: []string{"s3://other/two"}, Command: "shardctl config show s3://other/two" + root}}},
 		{"an old name of a live node", with(aged{"nodes/1-sleet-node.w.json", "", time.Minute}), 0, []inspect.Finding{
 			{Severity: "warning", Kind: "duplicate-heartbeat", Object: "1-sleet-node", Hazard: "H31", Command: "shardctl heartbeats show 1-sleet-node" + root,
 				Evidence: []string{"nodes/1-sleet-node.g.json: 0s old", "nodes/1-sleet-node.w.json: 1m0s old"}}}},
