@@ -142,7 +142,7 @@ func (r *doctorResult) document() render.Document {
 
 func (r *doctorResult) print(p *render.Printer) error {
 	w := &textWriter{p: p}
-	w.line("%s: %d errors, %d warnings", r.Root, r.Errors, r.Warnings)
+	w.line("%s: %s, %s", r.Root, counted(r.Errors, "error"), counted(r.Warnings, "warning"))
 	if r.Probe == "honoured" {
 		w.tone(render.Good, "the store honours conditions of writes")
 	}

@@ -5,9 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/inspect"
 )
 
 // careless is a store that ignores the conditions of writes.
@@ -82,6 +86,102 @@ func TestDoctorProbe(t *testing.T) {
 			}
 			if got.Probe != tt.probe || kind != tt.kind {
 				t.Errorf("probe %q, finding %q", got.Probe, kind)
+			}
+		})
+	}
+}
+
+// TestCommandsOfFindings: what a finding tells people to run is a command, with
+// flags that it has and arguments that it takes.
+func TestCommandsOfFindings(t *testing.T) {
+	store := objstore.NewMemory(nil)
+	objects := map[string]string{
+		"sleet.toml":                       "[database]\nservices = [\"gc\", \"mirror\"]\n[database.mirror.targets.dr]\nurl = \"s3://copy/all\"\n",
+		"nodes/a.g.json":                   "{",
+		"nodes/a.c.json":                   "",
+		"nodes/b.m.json":                   "",
+		"dbs/S3%3A%2F%2FB%2Fx.toml":        "",
+		"dbs/nonsense.toml":                "",
+		"dbs/readme.txt":                   "",
+		"dbs/s3%3A%2F%2Fb%2Fbad.toml":      "services = 3",
+		"dbs/s3%3A%2F%2Fb%2Fone%2F.toml":   "",
+		"dbs/s3%3A%2F%2Fb%2Fone.toml":      "",
+		"dbs/s3a%3A%2F%2Fb%2Fone.toml":     "",
+		"dbs/s3%3A%2F%2Fb%2Frefused.toml":  "[compaction-workers]\nheartbeat_interval = \"5s\"",
+		"dbs/s3%3A%2F%2Fb%2Fworkers.toml":  "services = [\"compaction-workers\"]",
+		"dbs/s3%3A%2F%2Fcopy%2Fall.toml":   "",
+		"dbs/s3%3A%2F%2Fb%2Funcopied.toml": "services = [\"mirror\"]\n[mirror.targets.dr]\ndisabled = true\n",
+	}
+	for name, body := range objects {
+		if _, err := store.Put(t.Context(), name, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	diagnose := func(s *inspect.Snapshot, err error) []inspect.Finding {
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := inspect.NewFleet(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := inspect.Diagnose(t.Context(), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	example, err := os.Open(exampleSnapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer example.Close()
+	found := diagnose(inspect.ReadSnapshot(example))
+	for _, root := range []objstore.Reader{store, objstore.NewMemory(nil)} {
+		found = append(found, diagnose(inspect.Read(t.Context(), root, "s3://b/fleet", everything, time.Now))...)
+	}
+	for _, finding := range found {
+		if finding.Command == "" {
+			continue
+		}
+		args := strings.Fields(strings.TrimPrefix(finding.Command, "shardctl "))
+		cmd, rest, err := newRootCmd(newTestApp("")).Find(args)
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if err == nil {
+			err = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		if err != nil || !cmd.Runnable() || cmd.HasSubCommands() {
+			t.Errorf("%s: %s: %v", finding.Kind, finding.Command, err)
+		}
+	}
+}
+
+// TestReadingCommandsOnlyRead holds docs/permissions.md to its word.
+func TestReadingCommandsOnlyRead(t *testing.T) {
+	for _, command := range []string{
+		"status", "status -o sleet-json", "nodes list", "heartbeats list", "heartbeats show n1", "databases list", "config show", "config validate",
+		"doctor", "owner s3://b/one", "rebalance-plan --add n2", "placement check", "snapshot save -", "heartbeats release n1 --force --dry-run",
+		"databases register s3://b/two --dry-run", "databases unregister s3://b/one --dry-run", "databases pause s3://b/one --dry-run", "config init --dry-run",
+	} {
+		t.Run(command, func(t *testing.T) {
+			memory := objstore.NewMemory(nil)
+			for _, name := range []string{"nodes/n1.cgmw.json", "dbs/s3%3A%2F%2Fb%2Fone.toml"} {
+				if _, err := memory.Put(t.Context(), name, nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			counter := objstore.NewCounter(memory)
+			var errs bytes.Buffer
+			a := newTestApp("")
+			a.err = &errs
+			a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return counter, nil }
+			if code := a.run(t.Context(), append(strings.Fields(command), "--root", "s3://b/fleet")); code != exitDone {
+				t.Errorf("exit code %d: %s", code, errs.String())
+			}
+			if c := counter.Counts(); c.Gets == 0 || c.Creates+c.Swaps+c.Puts+c.Deletes > 0 {
+				t.Errorf("requests: %+v", c)
 			}
 		})
 	}

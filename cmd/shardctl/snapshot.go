@@ -438,8 +438,8 @@ func (r *snapshotDiffResult) document() render.Document {
 			w.tone(render.Good, "nothing changed in %s in %s", r.After.Root, ageText(r.After.Taken.Sub(r.Before.Taken)))
 			return w.err
 		}
-		w.line("%s, %s to %s: %d nodes, %d settings, %d databases and %d owners changed", r.After.Root,
-			r.Before.Taken.Format(time.RFC3339), r.After.Taken.Format(time.RFC3339), len(r.Nodes), len(r.Policy), len(r.Databases), len(r.Assignments))
+		w.line("%s, %s to %s: %s, %s, %s and %s changed", r.After.Root, r.Before.Taken.Format(time.RFC3339), r.After.Taken.Format(time.RFC3339),
+			counted(len(r.Nodes), "node"), counted(len(r.Policy), "setting"), counted(len(r.Databases), "database"), counted(len(r.Assignments), "owner"))
 		w.line("")
 		w.table(t)
 		return w.err

@@ -56,6 +56,10 @@ func TestSnapshotAnswersAsTheRootDoes(t *testing.T) {
 		"status --service gc --node n-2 -o wide",
 		"doctor -o json",
 		"nodes list -o json",
+		"databases list -o json",
+		"config show -o json",
+		"config show s3://b/two -o json",
+		"config validate -o json",
 		"heartbeats list -o json",
 		"heartbeats show n-2 -o json",
 		"databases list -o json",
@@ -71,7 +75,7 @@ func TestSnapshotAnswersAsTheRootDoes(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			args := strings.Fields(command)
 			live, saved := run(append(args, "--root", "s3://b/fleet")...), run(append(args, "--snapshot", file)...)
-			if live.code != 0 {
+			if live.code != 0 && command != "config validate -o json" { // one entry is not valid
 				t.Errorf("exit code %d: %s", live.code, live.err)
 			}
 			if live.stdout == "" {
