@@ -204,6 +204,22 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
+// In inline tables Sleet takes a line break on either side of the equals sign,
+// which TOML does not have; we refuse it. If this fails, docs/compatibility.md is
+// not right any more.
+func TestLineBreakAroundEquals(t *testing.T) {
+	sleetPath(t)
+	folder := t.TempDir()
+	for _, text := range []string{"node = {config_poll =\n'1s'}\n", "node = {config_poll\n= '1s'}\n"} {
+		if v := sleetPolicy(t, folder, text); !v.Valid {
+			t.Errorf("Sleet refuses %q at %v", text, v.at)
+		}
+		if _, err := fleet.ParsePolicy([]byte(text), fleet.Sleet01); err == nil {
+			t.Errorf("we take %q", text)
+		}
+	}
+}
+
 // The vectors that package fleet is tested with are still what Sleet says.
 func TestConfigVectors(t *testing.T) {
 	sleetPath(t)
