@@ -98,8 +98,8 @@ func (g generator) fleetRoot(cloud bool) root {
 	default:
 		r[fleet.PolicyName] = object{body: g.config("database.")}
 	}
-	for range g.IntN(9) {
-		g.heartbeat(r, timeout, cloud)
+	for i := range g.IntN(9) {
+		g.heartbeat(r, i, timeout, cloud)
 	}
 	for range g.IntN(25) {
 		g.entry(r, cloud)
@@ -128,8 +128,8 @@ func (g generator) mirroredRoot() root {
 		return b.String()
 	}
 	r := root{fleet.MarkerName: {body: "{}"}, fleet.PolicyName: {body: targets("database.")}}
-	for range g.IntN(3) {
-		g.heartbeat(r, 30*time.Second, true)
+	for i := range g.IntN(3) {
+		g.heartbeat(r, i, 30*time.Second, true)
 	}
 	for range g.IntN(8) {
 		database := pick(g, prefixes) + pick(g, []string{"", "/", "/x", "/b", "/x/y"})
@@ -151,15 +151,17 @@ var (
 	oddties = []string{"nodes/readme.txt", "nodes/x.json", "nodes/.g.json", "nodes/..g.json", "nodes/x.g.json.tmp", "nodes/x.g.JSON", "nodes/sub/deep.g.json", "nodes/json"}
 )
 
-func (g generator) heartbeat(r root, timeout time.Duration, cloud bool) {
+// heartbeat adds the nth object under nodes/.
+func (g generator) heartbeat(r root, n int, timeout time.Duration, cloud bool) {
 	if g.chance(8) {
 		r[pick(g, oddties)] = object{body: "?", age: time.Second}
 		return
 	}
 	id, letters := pick(g, nodeIDs), pick(g, letters)
 	name := "nodes/" + id + "." + letters + ".json"
-	// No two of one age, and none that lives or dies while programs look.
-	age := time.Duration(len(r)) * 100 * time.Millisecond
+	// No two of one age, of which either may be the younger, and none that lives or
+	// dies while programs look.
+	age := time.Duration(n) * 100 * time.Millisecond
 	if !cloud {
 		switch g.IntN(6) {
 		case 0:
@@ -167,12 +169,13 @@ func (g generator) heartbeat(r root, timeout time.Duration, cloud bool) {
 		case 1:
 			age += 12 * timeout
 		case 2:
-			age = -age - time.Hour
-			for other, o := range r { // of two from the future none is the younger
+			future := -age - time.Hour
+			for other, o := range r { // their ages are all 0
 				if o.age < 0 && strings.HasPrefix(other, "nodes/"+id+".") {
-					age = 12*timeout + age
+					future = age + 12*timeout
 				}
 			}
+			age = future
 		}
 	}
 	h := fleet.NewHeartbeat(id, "0.1.0", "0.14.1", fleet.Services(), nil)
