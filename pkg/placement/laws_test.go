@@ -315,6 +315,35 @@ func TestFNVDecomposes(t *testing.T) {
 	})
 }
 
+// The search of a ring finds what a look at every entry finds, also where high halves are equal.
+func TestScoreRing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		highs := rapid.SliceOfN(rapid.Uint64Range(0, math.MaxUint32), 1, 4).Draw(t, "high halves")
+		entry := rapid.Custom(func(t *rapid.T) ringEntry {
+			low := rapid.OneOf(rapid.Uint64Range(0, 3), rapid.Uint64Range(0, math.MaxUint32)).Draw(t, "low")
+			return ringEntry{score: rapid.SampledFrom(highs).Draw(t, "high")<<32 | low}
+		})
+		entries := rapid.SliceOfN(entry, 1, 40).Draw(t, "entries")
+		for i := range entries {
+			entries[i].node = int32(i)
+		}
+		base := ^(rapid.SampledFrom(entries).Draw(t, "near").score + rapid.Uint64Range(0, 2).Draw(t, "beyond") - 1)
+		if rapid.Bool().Draw(t, "anywhere") {
+			base = rapid.Uint64().Draw(t, "base")
+		}
+		want := entries[0]
+		for _, e := range entries[1:] {
+			if score, best := base+e.score, base+want.score; score > best || (score == best && e.node < want.node) {
+				want = e
+			}
+		}
+		r := newScoreRing(entries)
+		if got := r.entries[r.find(base)]; got != want {
+			t.Fatalf("found %x, want %x", got, want)
+		}
+	})
+}
+
 func TestLookupsDoNotAllocate(t *testing.T) {
 	var ids []string
 	for i := range 100 {

@@ -46,7 +46,7 @@ func (r *sleet) AppendTop(dst []int, key []byte, k int) []int {
 func (r *sleet) StateBytes() int {
 	size := 0
 	for _, g := range r.field.groups {
-		size += classes * ((len(g.nodes)+1)*(16+8) + (bucketsFor(len(g.nodes))+1)*4)
+		size += classes * ((len(g.nodes)+1)*(16+4) + (bucketsFor(len(g.nodes))+1)*4)
 	}
 	return size
 }
@@ -139,11 +139,14 @@ func (g *tailGroup) scan(state uint64) candidate {
 // Half of the keys overflow all entries, which no branch predictor foresees. So
 // the entries begin with one that stands for the highest, and the bounds, which
 // are their scores, with a 0 that stops the search there: no branch is needed.
+//
+// What a search touches is kept small, since the rings of all classes together outgrow a
+// processor's nearer caches: of the bounds only the high half, which decides all but always.
 type scoreRing struct {
 	entries []ringEntry // entries[0] is the last one again
-	bounds  []uint64
-	upto    []uint32 // upto[b]: how many entries lie below bucket b, by their top bits
-	shift   uint8    // an entry's bucket is score >> shift
+	bounds  []uint32    // the high halves of the scores
+	upto    []uint32    // upto[b]: how many entries lie below bucket b, by their top bits
+	shift   uint8       // an entry's bucket is score >> shift
 }
 
 type ringEntry struct {
@@ -152,11 +155,19 @@ type ringEntry struct {
 }
 
 func (g *tailGroup) buildRing(class uint64) *scoreRing {
-	r := &scoreRing{entries: make([]ringEntry, len(g.tails)+1), bounds: make([]uint64, len(g.tails)+1)}
-	entries := r.entries[1:]
+	entries := make([]ringEntry, len(g.tails))
 	for i, tail := range g.tails {
 		entries[i] = ringEntry{fnv1a(class, tail), g.nodes[i]}
 	}
+	r := newScoreRing(entries)
+	g.rings[class].Store(r)
+	return r
+}
+
+func newScoreRing(unsorted []ringEntry) *scoreRing {
+	r := &scoreRing{entries: make([]ringEntry, len(unsorted)+1), bounds: make([]uint32, len(unsorted)+1)}
+	entries := r.entries[1:]
+	copy(entries, unsorted)
 	slices.SortFunc(entries, func(a, b ringEntry) int {
 		// Walking down must meet the lower id first among equal scores.
 		return cmp.Or(cmp.Compare(a.score, b.score), cmp.Compare(b.node, a.node))
@@ -166,25 +177,28 @@ func (g *tailGroup) buildRing(class uint64) *scoreRing {
 	r.shift = uint8(64 - bits.TrailingZeros(uint(buckets)))
 	r.upto = make([]uint32, buckets+1)
 	for i, e := range entries {
-		r.bounds[i+1] = e.score
+		r.bounds[i+1] = uint32(e.score >> 32)
 		r.upto[e.score>>r.shift+1]++
 	}
 	for b := range buckets {
 		r.upto[b+1] += r.upto[b]
 	}
-	g.rings[class].Store(r)
 	return r
 }
 
 // bucketsFor is a power of two, so that a key meets one entry per bucket on
 // average, whatever the clustering of the entries: it is the keys that spread.
-func bucketsFor(entries int) int { return max(2, 1<<bits.Len(uint(2*entries-1))) }
+func bucketsFor(entries int) int { return max(2, 1<<bits.Len(uint(entries-1))) }
 
 // find returns the index of the best entry for a key's base.
 func (r *scoreRing) find(base uint64) int {
 	limit := ^base // the highest entry that does not overflow
 	i := int(r.upto[limit>>r.shift+1])
-	for r.bounds[i] > limit {
+	high := uint32(limit >> 32)
+	for r.bounds[i] > high {
+		i--
+	}
+	for i > 0 && r.bounds[i] == high && r.entries[i].score > limit {
 		i--
 	}
 	return i
