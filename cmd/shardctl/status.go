@@ -412,7 +412,7 @@ func (r *statusResult) databaseTable() render.Table {
 func (r *statusResult) balanceTable() render.Table {
 	t := render.Table{Columns: []render.Column{
 		{Name: "SERVICE"}, {Name: "CANDIDATES", Right: true}, {Name: "ASSIGNMENTS", Right: true},
-		{Name: "MAX/MEAN", Right: true}, {Name: "MIN/MEAN", Right: true}, {Name: "CV", Right: true}, {Name: "CHANCE-CV", Right: true},
+		{Name: "MAX/MEAN", Right: true}, {Name: "MIN/MEAN", Right: true}, {Name: "CV", Right: true, Wide: true}, {Name: "CHANCE-CV", Right: true, Wide: true},
 	}}
 	for _, b := range r.Balance {
 		t.Rows = append(t.Rows, []render.Cell{

@@ -63,6 +63,27 @@ func TestTable(t *testing.T) {
 	}
 }
 
+// On a terminal that is too narrow the widest column of text gets more lines, and nothing is cut.
+func TestNarrowTerminal(t *testing.T) {
+	table := Table{
+		Columns: []Column{{Name: "NODE"}, {Name: "SERVICES"}, {Name: "AGE", Right: true}},
+		Rows:    [][]Cell{{Text("n1"), Text("gc,compactor-coordinator,compaction-workers"), Text("1s")}, {Text("n2"), Text("gc"), Text("2s")}},
+	}
+	var out bytes.Buffer
+	p := &Printer{Out: &out, Format: TableFormat, Terminal: true, Columns: 40}
+	if err := p.Table(table); err != nil {
+		t.Fatal(err)
+	}
+	want := "" +
+		"NODE  SERVICES                   AGE\n" +
+		"n1    gc,compactor-coordinator,   1s\n" +
+		"      compaction-workers\n" +
+		"n2    gc                          2s\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestDocument(t *testing.T) {
 	document := Document{
 		Value: map[string]any{"schema_version": 1, "name": "<a>"},

@@ -78,6 +78,8 @@ const (
 	layoutRows = 2000
 	barWidth   = 20
 	minBar     = 4
+	// narrowest is how far a column is narrowed on a narrow terminal.
+	narrowest = 12
 )
 
 // Table prints a table for a person: bars and colours on a terminal, complete
@@ -202,13 +204,21 @@ func (p *Printer) plainRow(columns []Column, row []Cell, widths []int) error {
 
 // layout prints a table on a terminal, with bars as long as the width allows.
 func (p *Printer) layout(t Table) error {
-	bar := barWidth
+	bar, wrapped, width := barWidth, -1, 0
 	if p.Columns > 0 {
+		widths := columnWidths(t)
 		used := 0
-		for _, w := range columnWidths(t) {
+		for i, w := range widths {
 			used += w + len(gutter)
+			if !t.Columns[i].Right && (wrapped < 0 || w > widths[wrapped]) {
+				wrapped = i
+			}
 		}
 		bar = min(bar, p.Columns-used)
+		// What does not fit is taken from the widest column of text, whose cells get more lines.
+		if over := used - len(gutter) - p.Columns; over > 0 && wrapped >= 0 {
+			width = max(narrowest, widths[wrapped]-over)
+		}
 	}
 	aligns := make([]tw.Align, len(t.Columns))
 	header := make([]string, len(t.Columns))
@@ -236,7 +246,11 @@ func (p *Printer) layout(t Table) error {
 	for _, row := range t.Rows {
 		line := make([]string, len(row))
 		for i, c := range row {
-			line[i] = p.paint(c.shown(), c.Tone)
+			text := c.shown()
+			if width > 0 && i == wrapped {
+				text = folded(text, width)
+			}
+			line[i] = p.paint(text, c.Tone)
 			if t.Columns[i].Bar && bar >= minBar {
 				line[i] = fmt.Sprintf("%6s ", c.shown()) + p.paint(barOf(c.Fraction, bar), c.Tone)
 			}
@@ -249,6 +263,27 @@ func (p *Printer) layout(t Table) error {
 		return err
 	}
 	return out.flush()
+}
+
+// folded breaks a text after blanks and commas so that its lines are not wider than they must be.
+func folded(text string, width int) string {
+	var out strings.Builder
+	used := 0
+	for len(text) > 0 {
+		end := strings.IndexAny(text, " ,") + 1
+		if end == 0 {
+			end = len(text)
+		}
+		part := text[:end]
+		text = text[end:]
+		if wide := lipgloss.Width(strings.TrimRight(part, " ")); used > 0 && used+wide > width {
+			out.WriteByte('\n')
+			used = 0
+		}
+		out.WriteString(part)
+		used += lipgloss.Width(part)
+	}
+	return out.String()
 }
 
 // barOf draws a fraction of a width, to an eighth of a character.
