@@ -1,0 +1,259 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Acquire takes a key that is free, released or lapsed, at an epoch above all
+// before. A key that this process has already is returned as it is, renewed
+// where less than half of its time is left (HAZARDS H4).
+//
+// Errors: [*HeldError], [*RefusedError], [*CorruptError], [*LostError] (it came
+// too late to be believed), [*BackendError]. After one whose outcome is unknown,
+// acquire again: if the key came to this process it is found.
+func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease, error) {
+	if err := CheckKey(key); err != nil {
+		return nil, err
+	}
+	terms, err := terms.check(p.table.Dates())
+	if err != nil {
+		return nil, fmt.Errorf("acquire %s: %w", key, err)
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	e, unlock, err := p.lock(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := p.keepAlive(ctx, key, &terms); err != nil {
+		return nil, err
+	}
+
+	now := p.clock.Elapsed()
+	p.mu.Lock()
+	l, gave := e.lease, e.gave
+	rest := l != nil && l.ended == nil && l.instance == p.life.instance && p.rules.mayRest(now, l.deadline, l.letGo)
+	var left time.Duration
+	var mark *Mark
+	if rest {
+		l.letGo = false
+		left, mark = l.deadline-now, l.item.Record.Revoke
+	}
+	p.mu.Unlock()
+	switch {
+	case rest && mark != nil:
+		return nil, &RefusedError{key, l.Record(), "this process has it and was asked to let go: release it first"}
+	case rest && left >= terms.TTL/2 && terms == l.terms:
+		return l, nil
+	case rest:
+		return l, p.renew(ctx, e, l, terms)
+	case gave > now:
+		return nil, &RefusedError{key, Record{}, fmt.Sprintf(
+			"this process gave way to a mark, and leaves the key alone for another %v", round(gave-now))}
+	}
+
+	item, err := p.read(ctx, key)
+	if errors.Is(err, ErrNotFound) {
+		return p.take(ctx, e, nil, Record{Key: key, Epoch: p.first}, "", terms)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if item.Err != nil {
+		return nil, item.Err
+	}
+	r := item.Record
+	if r.State == Held && r.Instance == p.Instance() && r.Revoke == nil {
+		if found := p.found(e, item, terms); found != nil {
+			return found, nil
+		}
+		return p.take(ctx, e, item, r, "", terms) // its own instance at once
+	}
+	if err := p.judge(ctx, item); err != nil {
+		return nil, err
+	}
+	if !item.Life.Over {
+		if r.Instance == p.Instance() && r.State == Held {
+			return nil, &RefusedError{key, r, "this process has it and was asked to let go: release it first"}
+		}
+		return nil, &HeldError{key, r, item.Life.Left}
+	}
+	gone := ""
+	if r.State == Held {
+		gone = r.Instance
+	}
+	return p.take(ctx, e, item, r, gone, terms)
+}
+
+// found returns the lease that an earlier write of unknown outcome has brought,
+// if it is still to be believed.
+func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
+	now := p.clock.Elapsed()
+	p.mu.Lock()
+	sent, ours := p.rules.sentAt(e.tries, &item.Record)
+	p.mu.Unlock()
+	if !ours || e.lease != nil {
+		return nil
+	}
+	l := &Lease{p: p, key: item.Key, epoch: item.Record.Epoch, instance: item.Record.Instance, terms: terms}
+	p.confirm(e, l, *item, sent)
+	if p.rules.over(now, l.deadline) {
+		return nil
+	}
+	p.mu.Lock()
+	e.lease = l
+	p.mu.Unlock()
+	return l
+}
+
+// take writes this process as the owner, over the record that was read.
+func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, gone string, terms Terms) (*Lease, error) {
+	if base != nil {
+		if old.Epoch >= MaxEpoch {
+			return nil, &RefusedError{old.Key, old, fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch))}
+		}
+		old.Epoch++
+	}
+	at := p.clock.Now().UTC().Truncate(time.Millisecond)
+	next := Record{
+		Version: RecordVersion, Key: old.Key, State: Held, Node: p.node, Instance: p.Instance(), Addr: p.addr,
+		Epoch: old.Epoch, TTLms: terms.TTL.Milliseconds(), Nonce: p.fresh(), Kept: terms.Kept, Acquired: at, Renewed: at,
+	}
+	p.mu.Lock()
+	if e.lease != nil { // whatever it was, another epoch follows
+		e.lease, e.tries = nil, nil
+	}
+	p.mu.Unlock()
+	l := &Lease{p: p, key: next.Key, epoch: next.Epoch, instance: next.Instance, terms: terms}
+	sent := p.sendTime()
+	p.remember(e, try{next.Nonce, next.Epoch, sent})
+	o, item, err := p.write(ctx, "acquire", base, next, gone)
+	switch {
+	case o == unknown:
+		return nil, err
+	case err != nil:
+		p.forget(e, next.Nonce)
+		return nil, err
+	case o == unconfirmed:
+		p.mu.Lock()
+		first, ours := p.rules.sentAt(e.tries, &item.Record)
+		p.mu.Unlock()
+		if !ours {
+			// Ours by a write that is not remembered: not to be believed.
+			return nil, &BackendError{"acquire", next.Key, fmt.Errorf("%w: an earlier write of this process has landed", ErrUnknown)}
+		}
+		sent = first
+	case o == lost:
+		p.mu.Lock()
+		e.tries = nil // the version that they were to replace is gone
+		p.mu.Unlock()
+		if item == nil {
+			return nil, &BackendError{"acquire", next.Key, fmt.Errorf("%w: it was removed meanwhile", ErrConflict)}
+		}
+		if item.Err != nil {
+			return nil, item.Err
+		}
+		if err := p.judge(ctx, item); err != nil {
+			return nil, err
+		}
+		return nil, &HeldError{next.Key, item.Record, item.Life.Left}
+	default:
+		if first, ours := p.rules.sentAt(e.tries, &next); ours {
+			sent = first
+		}
+	}
+	p.confirm(e, l, *item, sent)
+	now := p.clock.Elapsed()
+	if p.rules.over(now, l.deadline) {
+		return nil, p.end(l, "the answer came after its time", nil)
+	}
+	p.mu.Lock()
+	e.lease = l
+	p.mu.Unlock()
+	return l, nil
+}
+
+// sendTime is the time from which a write that is sent now counts. Where the
+// table keeps lives, that is the last confirmed sign of life.
+func (p *Process) sendTime() time.Duration {
+	now := p.clock.Elapsed()
+	if p.lives == nil {
+		return now
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.life.sent
+}
+
+// keepAlive begins this process's life on a table that keeps lives, or extends
+// it where less than half is left. The TTL of the terms becomes that of the
+// life.
+func (p *Process) keepAlive(ctx context.Context, key string, terms *Terms) error {
+	if p.lives == nil {
+		return nil
+	}
+	select {
+	case <-p.checking: // one at a time
+		defer func() { p.checking <- struct{}{} }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	p.mu.Lock()
+	life := p.life
+	p.mu.Unlock()
+	if life.begun {
+		terms.TTL = life.ttl
+		if terms.Stop > terms.TTL/2 {
+			terms.Stop = terms.TTL / 2
+		}
+		if now := p.clock.Elapsed(); now-life.sent < life.ttl/6 {
+			return nil
+		}
+		sent := p.clock.Elapsed()
+		err := p.lives.Extend(ctx, life.instance)
+		if err == nil && !p.rules.over(p.clock.Elapsed(), life.sent+p.rules.holds(life.ttl, 0)) {
+			p.mu.Lock()
+			p.life.sent = sent
+			p.mu.Unlock()
+			return nil
+		}
+		if err != nil && !errors.Is(err, ErrGone) {
+			return &BackendError{"keep process alive for", key, err}
+		}
+		life = p.nextLife()
+	}
+	life.ttl = terms.TTL
+	sent := p.clock.Elapsed()
+	if err := p.lives.Begin(ctx, life.instance, life.ttl); err != nil {
+		p.nextLife() // whether it was begun is not known
+		return &BackendError{"begin life of process for", key, err}
+	}
+	p.mu.Lock()
+	life.begun, life.sent = true, sent
+	p.life = life
+	p.mu.Unlock()
+	return nil
+}
+
+// nextLife gives this process another instance. The leases of the last one are
+// over.
+func (p *Process) nextLife() life {
+	instance := p.fresh()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.life.instance
+	p.life = life{instance: instance}
+	for key, e := range p.entries {
+		if l := e.lease; l != nil && l.instance == old {
+			if l.ended == nil {
+				l.ended = &LostError{key, l.epoch, "the process's life at the store is over", nil}
+			}
+		}
+	}
+	return p.life
+}

@@ -1,0 +1,94 @@
+package leases
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// Audit is a record of a force-release: one is written before it and another
+// with its outcome. Both are created, never replaced.
+type Audit struct {
+	Version int       `json:"version"`
+	Op      string    `json:"op"`
+	Action  string    `json:"action"` // force-release
+	Phase   string    `json:"phase"`  // intent or outcome
+	At      time.Time `json:"at"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	Key     string    `json:"key"`
+	// Seen is what was there: the record, or the bytes of one that could not be
+	// read.
+	Seen        *Record `json:"seen,omitempty"`
+	SeenBytes   []byte  `json:"seen_bytes,omitempty"`
+	SeenVersion string  `json:"seen_version,omitempty"`
+	// What was meant.
+	WatchMS     int64  `json:"watch_ms"`
+	NoWatch     bool   `json:"no_watch,omitempty"`
+	LockDelayMS int64  `json:"lock_delay_ms,omitempty"`
+	IfEpoch     uint64 `json:"if_epoch,omitempty"`
+	EpochFloor  uint64 `json:"epoch_floor,omitempty"`
+	// Outcome is released, unchanged, failed or unknown.
+	Outcome string  `json:"outcome,omitempty"`
+	After   *Record `json:"after,omitempty"`
+	Error   string  `json:"error,omitempty"`
+}
+
+// AuditPart is what the names of all audit records of a key contain, so that
+// they are found without being read.
+func AuditPart(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return "-" + hex.EncodeToString(sum[:6])
+}
+
+// operation returns a new operation id: it begins with what AuditPart finds.
+func (p *Process) operation(key string) string {
+	return AuditPart(key)[1:] + p.fresh()[:16]
+}
+
+// DecodeAudit reads an audit record.
+func DecodeAudit(n Note) (Audit, error) {
+	var a Audit
+	if err := json.Unmarshal(n.Body, &a); err != nil {
+		return a, fmt.Errorf("audit record %s: %w", n.Name, err)
+	}
+	if a.Version != RecordVersion {
+		return a, fmt.Errorf("audit record %s is of version %d, this program knows %d", n.Name, a.Version, RecordVersion)
+	}
+	return a, nil
+}
+
+func newAudit(f *Forcing, op string) Audit {
+	a := Audit{
+		Version: RecordVersion, Op: op, Action: "force-release", By: f.how.By, Reason: f.how.Reason, Key: f.Key,
+		WatchMS: f.Watch.Milliseconds(), NoWatch: f.how.NoWatch, LockDelayMS: f.Delay.Milliseconds(),
+		IfEpoch: f.how.IfEpoch, EpochFloor: f.how.EpochFloor,
+	}
+	if f.Item != nil {
+		a.SeenVersion = f.Item.Version
+		if f.Item.Err == nil {
+			a.Seen = &f.Item.Record
+		} else {
+			a.SeenBytes = f.Item.Body
+		}
+	}
+	return a
+}
+
+// append writes an audit record of one phase.
+func (p *Process) append(ctx context.Context, a Audit, phase string) error {
+	a.Phase = phase[1:]
+	a.At = p.clock.Now().UTC()
+	body, err := json.Marshal(a)
+	if err != nil {
+		return err
+	}
+	name := a.At.Format("20060102T150405.000Z") + "-" + a.Op + phase
+	if err := p.table.Append(ctx, Note{name, body}); err != nil {
+		return &BackendError{"write audit record of", a.Key, err}
+	}
+	return nil
+}

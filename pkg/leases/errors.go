@@ -1,0 +1,110 @@
+package leases
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// HeldError says that a key is not to be had now: another holds it, or a lock
+// delay keeps it.
+type HeldError struct {
+	Key    string
+	Record Record
+	// Left is when it may be free at the earliest, from now, as far as can be told.
+	Left time.Duration
+}
+
+func (e *HeldError) Error() string {
+	r := &e.Record
+	if r.State == Released {
+		return fmt.Sprintf("%s is released at epoch %d under a lock delay for another %s", e.Key, r.Epoch, round(e.Left))
+	}
+	s := fmt.Sprintf("%s is held by node %s, instance %s, at epoch %d", e.Key, r.Node, r.Instance, r.Epoch)
+	if e.Left > 0 {
+		s += fmt.Sprintf(", for at least %s unless it lets go", round(e.Left))
+	}
+	return s
+}
+
+// LostError says that a lease is over for its process.
+type LostError struct {
+	Key   string
+	Epoch uint64
+	// Why says how that shows.
+	Why string
+	// Seen is the record that was found in its place; nil where none was read.
+	Seen *Record
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("lease of %s at epoch %d is lost: %s", e.Key, e.Epoch, e.Why)
+}
+
+// RefusedError says that the protocol forbids what was asked for. Nothing was
+// changed.
+type RefusedError struct {
+	Key    string
+	Record Record // as it was read; zero where there is none
+	Why    string
+}
+
+func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Key, e.Why) }
+
+// AliveError says that the holder of a key is alive, so that force must not go on.
+type AliveError struct {
+	Key    string
+	Record Record
+	// Evidence says how that shows.
+	Evidence string
+}
+
+func (e *AliveError) Error() string {
+	return fmt.Sprintf("holder of %s is alive (node %s, instance %s, epoch %d): %s",
+		e.Key, e.Record.Node, e.Record.Instance, e.Record.Epoch, e.Evidence)
+}
+
+// CorruptError says that a record was read and not understood, so that it is
+// not touched.
+type CorruptError struct {
+	Key  string // "" where it cannot be told
+	Name string // what the store calls it
+	Err  error
+}
+
+func (e *CorruptError) Error() string {
+	name := e.Key
+	if name == "" {
+		name = e.Name
+	}
+	return fmt.Sprintf("record of %s cannot be read: %v", name, e.Err)
+}
+
+// Unwrap returns what is wrong with it.
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// BackendError says that the store did not do its part. Unless errors.Is says
+// [ErrUnknown], nothing was written.
+type BackendError struct {
+	Op  string // acquire, renew, …
+	Key string
+	Err error
+}
+
+func (e *BackendError) Error() string {
+	return strings.TrimSuffix(e.Op+" "+e.Key, " ") + ": " + e.Err.Error()
+}
+
+// Unwrap returns the store's error.
+func (e *BackendError) Unwrap() error { return e.Err }
+
+// round cuts a duration to what a person reads.
+func round(d time.Duration) time.Duration {
+	switch {
+	case d >= 10*time.Second:
+		return d.Round(time.Second)
+	case d >= time.Second:
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
+}

@@ -1,0 +1,188 @@
+package leases
+
+import "time"
+
+// Drift is ε: by how much the rates of any two clocks may differ. The formulas
+// below have it as a twentieth.
+const Drift = 0.05
+
+// MinWholeSecondTTL is the shortest TTL on a table that dates in whole seconds.
+const MinWholeSecondTTL = 5 * time.Second
+
+// MinTTL is the shortest TTL elsewhere.
+const MinTTL = 100 * time.Millisecond
+
+// rules are the decisions of the protocol, apart from all input and output, so
+// that a test can break one at a time and see that it is needed.
+type rules interface {
+	// holds is how long after the first send of a confirmed nonce its lease is
+	// believed.
+	holds(ttl, stop time.Duration) time.Duration
+	// over says that a process's time for an epoch has passed (L2).
+	over(now, deadline time.Duration) bool
+	// beforeSend is the deadline that counts from the moment on which a renewal
+	// with another TTL is sent (L5).
+	beforeSend(deadline, sent, holds time.Duration) time.Duration
+	// sentAt is when the nonce of a record was first sent, which is what its
+	// lease is timed from (L1).
+	sentAt(tries []try, r *Record) (time.Duration, bool)
+
+	// watch is how long a silent holder is watched.
+	watch(ttl time.Duration) time.Duration
+	// lapsed says that a record of some age by the store's dates is over.
+	lapsed(age, ttl time.Duration, d Dates) bool
+	// lifeOf is what changes with each renewal, and with nothing else (L6).
+	lifeOf(i *Item) string
+	// mayRest says that a process may go on with a lease that it has (L4).
+	mayRest(now, deadline time.Duration, letGo bool) bool
+	// delayLeft is how long a released key is kept from everybody, given its
+	// age and how the age was found.
+	delayLeft(r *Record, a age, d Dates, now time.Time) time.Duration
+
+	// readBack says what became of a write whose reply was lost, or denied it (H12a).
+	readBack(wrote *Record, base string, mark bool, seen *Item) outcome
+
+	renewed(old Record, nonce string) Record
+	released(old Record, nonce string) Record
+	// forced is the tombstone that replaces a record, and whether there is
+	// anything to write.
+	forced(old Record, f forcing) (Record, bool)
+	// forceDelay is the lock delay of a force.
+	forceDelay(asked, ttl time.Duration, watched bool, d Dates) time.Duration
+	// forceAgain says that a force that met another version is tried again.
+	forceAgain() bool
+	// mayReleaseFor says that another process may release for the holder (L9).
+	mayReleaseFor(r *Record) bool
+}
+
+// outcome is what is known of a write.
+type outcome int
+
+const (
+	applied     outcome = iota // it is what the record says
+	unknown                    // it may still land
+	unconfirmed                // we hold the record, by another write than this
+	lost                       // it is not, and will not be
+)
+
+// try is a write of ours, from its first send on.
+type try struct {
+	nonce string
+	epoch uint64
+	sent  time.Duration // on the process's clock
+}
+
+// age is how old a version is, in one of two clock domains.
+type age struct {
+	// dated: since the store's date of it, by the store's now.
+	dated bool
+	d     time.Duration
+	// Else: since the reply that first showed it, on our own clock.
+}
+
+// forcing is what a force is to do.
+type forcing struct {
+	nonce, op string
+	delay     time.Duration
+	floor     uint64
+	now       time.Time // for people only
+}
+
+// lawful are the rules of the protocol.
+type lawful struct{}
+
+func (lawful) holds(ttl, stop time.Duration) time.Duration { return ttl - ttl/20 - stop }
+
+func (lawful) over(now, deadline time.Duration) bool { return now >= deadline }
+
+func (lawful) beforeSend(deadline, sent, holds time.Duration) time.Duration {
+	return min(deadline, sent+holds)
+}
+
+func (lawful) sentAt(tries []try, r *Record) (time.Duration, bool) {
+	for _, t := range tries {
+		if t.nonce == r.Nonce && t.epoch == r.Epoch {
+			return t.sent, true
+		}
+	}
+	return 0, false
+}
+
+func (lawful) watch(ttl time.Duration) time.Duration { return ttl + (ttl+19)/20 }
+
+func (lawful) lapsed(age, ttl time.Duration, d Dates) bool {
+	return age >= ttl+d.Granularity+d.Skew
+}
+
+func (lawful) lifeOf(i *Item) string { return i.Record.Nonce }
+
+func (lawful) mayRest(now, deadline time.Duration, letGo bool) bool {
+	return !letGo && now < deadline
+}
+
+func (r lawful) delayLeft(rec *Record, a age, d Dates, _ time.Time) time.Duration {
+	switch {
+	case rec.LockDelayMS == 0:
+		return 0
+	case a.dated:
+		return rec.LockDelay() + d.Granularity + d.Skew - a.d
+	}
+	return r.watch(rec.LockDelay()) - a.d
+}
+
+func (lawful) readBack(wrote *Record, base string, mark bool, seen *Item) outcome {
+	switch r := &seen.Record; {
+	case mark && r.Revoke != nil && r.Revoke.Op == wrote.Revoke.Op && r.Epoch == wrote.Epoch:
+		return applied
+	case !mark && r.Nonce == wrote.Nonce:
+		return applied
+	case seen.Version == base:
+		return unknown
+	case !mark && r.State == Held && r.Instance == wrote.Instance && r.Epoch == wrote.Epoch:
+		return unconfirmed
+	}
+	return lost
+}
+
+func (lawful) renewed(old Record, nonce string) Record {
+	next := old // with its mark
+	next.Nonce = nonce
+	return next
+}
+
+func (lawful) released(old Record, nonce string) Record {
+	next := old
+	next.State, next.Nonce, next.Kept = Released, nonce, false
+	next.Op, next.NotBefore, next.LockDelayMS = "", nil, 0
+	return next
+}
+
+func (lawful) forced(old Record, f forcing) (Record, bool) {
+	next := old
+	next.State, next.Nonce, next.Op, next.Kept, next.Session = Released, f.nonce, f.op, false, false
+	if old.State == Held {
+		next.Epoch, next.Revoke, next.LockDelayMS, next.NotBefore = old.Epoch+1, nil, 0, nil
+	}
+	longer := f.delay.Milliseconds() > next.LockDelayMS
+	if longer {
+		next.LockDelayMS = f.delay.Milliseconds()
+		at := f.now.Add(f.delay)
+		next.NotBefore = &at
+	}
+	raised := f.floor > next.Epoch
+	if raised {
+		next.Epoch, next.Revoke = f.floor, nil
+	}
+	return next, old.State == Held || longer || raised
+}
+
+func (r lawful) forceDelay(asked, ttl time.Duration, watched bool, d Dates) time.Duration {
+	if watched {
+		return asked
+	}
+	return max(asked, r.watch(ttl)+d.Granularity+d.Skew)
+}
+
+func (lawful) forceAgain() bool { return false }
+
+func (lawful) mayReleaseFor(r *Record) bool { return !r.Kept }

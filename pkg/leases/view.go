@@ -1,0 +1,222 @@
+package leases
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+)
+
+// Item is the record of a key as it was read.
+type Item struct {
+	Row
+	Record Record // zero where Err is set
+	// Err says why the record is not understood: a [*CorruptError].
+	Err error
+	// At is when it was read, by the reader's clock.
+	At time.Duration
+	// Life is what can be said of its holder at once.
+	Life Life
+}
+
+// Life is what a reader knows of a record's holder, or of its lock delay.
+type Life struct {
+	// Over says that the key can be acquired: it is released and no lock delay
+	// is left, or its holder's time has passed.
+	Over bool
+	// Known is false as long as only a watch can tell.
+	Known bool
+	// Left is when it will be over unless something is written, as far as can
+	// be told.
+	Left time.Duration
+	// Age is the time since the last write by the store's dates, or since this
+	// reader first saw it.
+	Age time.Duration
+	// Dated says that Age is by the store's dates.
+	Dated bool
+}
+
+// View reads leases and judges them. It may be used by several goroutines.
+type View struct {
+	table Reader
+	clock Clock
+	rules rules
+
+	mu     sync.Mutex
+	sights map[string]sight
+}
+
+// sight is a sign of life and when it was first seen.
+type sight struct {
+	life        string
+	first, last time.Duration
+}
+
+// maxSights bounds what a view remembers. One that forgets only watches longer.
+const maxSights = 100_000
+
+// NewView reads from a table; clock may be nil for the machine's.
+func NewView(r Reader, clock Clock) *View {
+	if clock == nil {
+		clock = SystemClock()
+	}
+	return &View{table: r, clock: clock, rules: lawful{}, sights: map[string]sight{}}
+}
+
+// Table is what the view reads from.
+func (v *View) Table() Reader { return v.table }
+
+// Current returns the record of a key, with what can be said of its life.
+// ErrNotFound: there is none. A record that is not understood is a
+// [*CorruptError], and returned with it.
+func (v *View) Current(ctx context.Context, key string) (*Item, error) {
+	if err := CheckKey(key); err != nil {
+		return nil, err
+	}
+	item, err := v.read(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if item.Err != nil {
+		return item, item.Err
+	}
+	return item, v.judge(ctx, item)
+}
+
+// List yields the records whose keys begin with prefix, in no promised order.
+// Records that are not understood have [Item.Err].
+func (v *View) List(ctx context.Context, prefix string) iter.Seq2[*Item, error] {
+	return func(yield func(*Item, error) bool) {
+		alive := map[string]bool{} // each instance is asked for once
+		for rows, err := range v.table.List(ctx, prefix) {
+			if err != nil {
+				yield(nil, &BackendError{"list leases", prefix, err})
+				return
+			}
+			for _, row := range rows {
+				item := v.item(row, row.Key)
+				if item.Err == nil {
+					if err := v.judgeWith(ctx, item, alive); err != nil {
+						yield(nil, err)
+						return
+					}
+				}
+				if !yield(item, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Notes yields the audit records whose names contain part, oldest first.
+func (v *View) Notes(ctx context.Context, part string) iter.Seq2[Note, error] {
+	return v.table.Notes(ctx, part)
+}
+
+// read gets a record and understands it, or says in Item.Err why not.
+func (v *View) read(ctx context.Context, key string) (*Item, error) {
+	row, err := v.table.Get(ctx, key)
+	if errors.Is(err, ErrNotFound) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, &BackendError{"read lease", key, err}
+	}
+	return v.item(row, key), nil
+}
+
+// item reads a row; key is "" where only the record can tell.
+func (v *View) item(row Row, key string) *Item {
+	item := &Item{Row: row, At: v.clock.Elapsed()}
+	r, err := Decode(row.Body)
+	switch {
+	case err != nil:
+		item.Err = &CorruptError{key, row.Name, err}
+		return item
+	case key != "" && r.Key != key:
+		item.Err = &CorruptError{key, row.Name, ErrForeign}
+		return item
+	}
+	item.Key, item.Record = r.Key, r
+	return item
+}
+
+// age is how long a version has been there. A store whose clock has gone back
+// by more than it may has none to tell; then it is this reader's own watch.
+func (v *View) age(item *Item) age {
+	if d := v.table.Dates(); !item.Dated.IsZero() && !item.Now.IsZero() {
+		if a := item.Now.Sub(item.Dated); a >= -(d.Granularity + d.Skew) {
+			return age{true, a}
+		}
+	}
+	return age{false, item.At - v.firstSeen(item)}
+}
+
+// firstSeen is when this reader first saw the life that a record shows.
+func (v *View) firstSeen(item *Item) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	s, ok := v.sights[item.Record.Key]
+	if life := v.rules.lifeOf(item); !ok || s.life != life {
+		s = sight{life: life, first: item.At}
+	}
+	s.last = item.At
+	v.sights[item.Record.Key] = s
+	if len(v.sights) > maxSights {
+		for key, other := range v.sights {
+			if other.last < item.At-time.Minute || len(v.sights) > maxSights {
+				delete(v.sights, key)
+			}
+		}
+	}
+	return s.first
+}
+
+// judge fills in what can be said of a record's life.
+func (v *View) judge(ctx context.Context, item *Item) error { return v.judgeWith(ctx, item, nil) }
+
+func (v *View) judgeWith(ctx context.Context, item *Item, alive map[string]bool) error {
+	r, dates, a := &item.Record, v.table.Dates(), v.age(item)
+	item.Life = Life{Age: a.d, Dated: a.dated, Known: a.dated}
+	life := &item.Life
+	if r.State == Released {
+		life.Left = max(0, v.rules.delayLeft(r, a, dates, v.clock.Now()))
+		life.Over, life.Known = life.Left == 0, life.Known || life.Left == 0
+		return nil
+	}
+	if lives, ok := v.table.(LifeReader); ok {
+		on, asked := alive[r.Instance]
+		if !asked {
+			var err error
+			if on, err = lives.Alive(ctx, r.Instance); err != nil {
+				return &BackendError{"read life of the holder of", r.Key, err}
+			}
+			if alive != nil {
+				alive[r.Instance] = on
+			}
+		}
+		life.Over, life.Known = !on, true
+		return nil
+	}
+	if a.dated {
+		life.Over = v.rules.lapsed(a.d, r.TTL(), dates)
+		life.Left = max(0, r.TTL()+dates.Granularity+dates.Skew-a.d)
+		return nil
+	}
+	watch := v.rules.watch(r.TTL())
+	life.Over = a.d >= watch
+	life.Known, life.Left = life.Over, max(0, watch-a.d)
+	return nil
+}
+
+// Remaining is how much of its TTL a held record has left by the store's dates,
+// for people; it is negative for one that has run out.
+func (i *Item) Remaining() time.Duration {
+	return i.Record.TTL() - i.Life.Age
+}
+
+// Compare orders items by key, those without one last.
+func Compare(a, b *Item) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Name, b.Name)) }
