@@ -22,6 +22,8 @@ type Store interface {
 	Instance() string
 	// Shared says that all processes see the same leases.
 	Shared() bool
+	// Clock is what deadlines are counted by.
+	Clock() Clock
 }
 
 var _ Store = (*Process)(nil)

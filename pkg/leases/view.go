@@ -68,6 +68,9 @@ func NewView(r Reader, clock Clock) *View {
 // Table is what the view reads from.
 func (v *View) Table() Reader { return v.table }
 
+// Clock is what ages and deadlines are counted by.
+func (v *View) Clock() Clock { return v.clock }
+
 // Current returns the record of a key, with what can be said of its life.
 // ErrNotFound: there is none. A record that is not understood is a
 // [*CorruptError], and returned with it.

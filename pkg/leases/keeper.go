@@ -1,0 +1,376 @@
+package leases
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// KeeperOptions say how leases are kept.
+type KeeperOptions struct {
+	// Terms are those of all leases of the keeper. Kept is set for them.
+	Terms Terms
+	// Parallel is how many requests are under way at once; 0 means 64.
+	Parallel int
+	// OnLost, if set, is called once for each lease that ends without
+	// [Keeper.Release], or that its holder is asked to give up (a
+	// [*RevokedError]), after its context has ended. It must not wait.
+	OnLost func(key string, err error)
+}
+
+// RevokedError says that the holder of a lease is asked to let go. The lease is
+// renewed until it is released, so that the work can come to its end.
+type RevokedError struct {
+	Key   string
+	Epoch uint64
+	Mark  Mark
+}
+
+func (e *RevokedError) Error() string {
+	return fmt.Sprintf("lease of %s at epoch %d is to be given up: %s asks for it (%s)", e.Key, e.Epoch, e.Mark.By, e.Mark.Reason)
+}
+
+// ErrKeeperClosed is why the context of a lease ends when its keeper is closed,
+// or releases it.
+var ErrKeeperClosed = errors.New("lease was released by this process")
+
+// Keeper holds leases: it renews each at a third of its TTL, many side by side,
+// those whose end is nearest first, and ends a lease's context before its
+// deadline where that does not succeed. What was released or lost never comes
+// back, also not by the answer to a renewal that was under way (HAZARDS H5, H6).
+// It may be used by several goroutines.
+type Keeper struct {
+	store Store
+	o     KeeperOptions
+	clock Clock
+
+	mu      sync.Mutex
+	held    map[string]*HeldLease
+	waiting byTime // for their renewal
+	due     byTime // the renewal's time has come; by deadline
+	ends    byTime // by deadline
+	running int
+	closed  bool
+
+	wake chan struct{}
+	done chan struct{}
+	busy sync.WaitGroup
+}
+
+// HeldLease is a lease that a keeper renews.
+type HeldLease struct {
+	lease  *Lease
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	revoked bool
+	gone    bool // not held any more; guarded by the keeper's mu, as the next
+	end     time.Duration
+}
+
+// Context ends before the lease's deadline, by the time that the terms have for
+// stopping, or at once where it is lost, revoked or released. Its cause says
+// why: a [*LostError], a [*RevokedError], or [ErrKeeperClosed].
+func (h *HeldLease) Context() context.Context { return h.ctx }
+
+// Lease is the lease itself, with its epoch.
+func (h *HeldLease) Lease() *Lease { return h.lease }
+
+// NewKeeper begins to keep leases of a store. [Keeper.Close] ends it.
+func NewKeeper(store Store, o KeeperOptions) *Keeper {
+	if o.Parallel <= 0 {
+		o.Parallel = 64
+	}
+	o.Terms.Kept = true
+	k := &Keeper{
+		store: store, o: o, clock: store.Clock(), held: map[string]*HeldLease{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	k.busy.Go(k.loop)
+	return k
+}
+
+// Acquire takes a key, once, and keeps it. A key that is kept already is returned
+// as it is. Errors are those of [Process.Acquire].
+func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
+	k.mu.Lock()
+	h := k.held[key]
+	closed := k.closed
+	k.mu.Unlock()
+	switch {
+	case closed:
+		return nil, ErrKeeperClosed
+	case h != nil:
+		return h, nil
+	}
+	l, err := k.store.Acquire(ctx, key, k.o.Terms)
+	if err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if h := k.held[key]; h != nil { // by another goroutine meanwhile
+		return h, nil
+	}
+	if k.closed {
+		return nil, ErrKeeperClosed // its TTL will end it
+	}
+	h = &HeldLease{lease: l}
+	h.ctx, h.cancel = context.WithCancelCause(context.Background())
+	k.held[key] = h
+	now := k.clock.Elapsed()
+	h.end = now + l.Left() - k.margin()
+	heap.Push(&k.ends, timed{h.end, h})
+	// The first renewals are spread, so that keys taken together are not
+	// renewed together for ever.
+	ttl := l.TTL()
+	heap.Push(&k.waiting, timed{now + ttl/6 + rand.N(ttl/6), h})
+	k.poke()
+	return h, nil
+}
+
+// margin is by how much a context ends before the deadline: what it takes to
+// notice it.
+func (k *Keeper) margin() time.Duration { return min(k.ttl()/100, time.Second) }
+
+func (k *Keeper) ttl() time.Duration {
+	if k.o.Terms.TTL == 0 {
+		return DefaultTTL
+	}
+	return k.o.Terms.TTL
+}
+
+// Get returns the lease that is kept of a key, or nil.
+func (k *Keeper) Get(key string) *HeldLease {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.held[key]
+}
+
+// Len is how many leases are kept.
+func (k *Keeper) Len() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.held)
+}
+
+// releaseTries bounds how often a release is tried whose outcome is not known.
+const releaseTries = 3
+
+// Release ends the context of a lease and gives the key back. The work must have
+// stopped before. A key that is not kept is no error.
+func (k *Keeper) Release(ctx context.Context, key string) error {
+	k.mu.Lock()
+	h := k.held[key]
+	if h == nil {
+		k.mu.Unlock()
+		return nil
+	}
+	k.drop(h)
+	k.mu.Unlock()
+	h.cancel(ErrKeeperClosed)
+	return k.release(ctx, h)
+}
+
+func (k *Keeper) release(ctx context.Context, h *HeldLease) (err error) {
+	for try := range releaseTries {
+		if try > 0 && k.clock.Sleep(ctx, time.Duration(try)*100*time.Millisecond) != nil {
+			break
+		}
+		var backend *BackendError
+		if err = k.store.Release(ctx, h.lease); !errors.As(err, &backend) {
+			break
+		}
+	}
+	return err
+}
+
+// Close releases all leases, whose work must have stopped, and ends the keeper.
+// The error joins those of the releases that failed; those keys are free after
+// their TTL.
+func (k *Keeper) Close(ctx context.Context) error {
+	k.mu.Lock()
+	if k.closed {
+		k.mu.Unlock()
+		return nil
+	}
+	k.closed = true
+	all := make([]*HeldLease, 0, len(k.held))
+	for _, h := range k.held {
+		all = append(all, h)
+		k.drop(h)
+	}
+	k.mu.Unlock()
+	close(k.done)
+	errs := make([]error, len(all))
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range min(k.o.Parallel, len(all)) {
+		group.Go(func() {
+			for i := range next {
+				all[i].cancel(ErrKeeperClosed)
+				errs[i] = k.release(ctx, all[i])
+			}
+		})
+	}
+	for i := range all {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+	k.busy.Wait()
+	return errors.Join(errs...)
+}
+
+// drop forgets a lease; k.mu is held.
+func (k *Keeper) drop(h *HeldLease) {
+	h.gone = true
+	delete(k.held, h.lease.key)
+}
+
+// lose drops a lease that has ended by itself; k.mu is not held.
+func (k *Keeper) lose(h *HeldLease, err error) {
+	k.mu.Lock()
+	if h.gone {
+		k.mu.Unlock()
+		return
+	}
+	k.drop(h)
+	k.mu.Unlock()
+	h.cancel(err)
+	if k.o.OnLost != nil {
+		k.o.OnLost(h.lease.key, err)
+	}
+}
+
+func (k *Keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// maxSleep bounds how late the keeper learns that the machine was suspended:
+// timers stand still meanwhile, the clock does not.
+const maxSleep = time.Second
+
+func (k *Keeper) loop() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-k.done:
+			return
+		case <-k.wake:
+		case <-timer.C:
+		}
+		over, sleep := k.step()
+		for _, h := range over {
+			err := h.lease.Err()
+			if err == nil {
+				err = &LostError{h.lease.key, h.lease.epoch, "it could not be renewed in time", nil}
+			}
+			k.lose(h, err)
+		}
+		timer.Reset(sleep)
+	}
+}
+
+// step begins the renewals that are due, and returns the leases whose time is
+// over and how long nothing else is to be done.
+func (k *Keeper) step() (over []*HeldLease, sleep time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := k.clock.Elapsed()
+	for len(k.ends) > 0 && (k.ends[0].h.gone || k.ends[0].at <= now) {
+		t := heap.Pop(&k.ends).(timed)
+		switch {
+		case t.h.gone:
+		case t.h.end > now: // renewed since
+			heap.Push(&k.ends, timed{t.h.end, t.h})
+		default:
+			over = append(over, t.h)
+		}
+	}
+	for len(k.waiting) > 0 && k.waiting[0].at <= now {
+		h := heap.Pop(&k.waiting).(timed).h
+		if !h.gone {
+			heap.Push(&k.due, timed{h.end, h})
+		}
+	}
+	for len(k.due) > 0 && k.running < k.o.Parallel {
+		h := heap.Pop(&k.due).(timed).h
+		if !h.gone {
+			k.running++
+			k.busy.Go(func() { k.renew(h) })
+		}
+	}
+	sleep = maxSleep
+	if len(k.ends) > 0 {
+		sleep = min(sleep, k.ends[0].at-now)
+	}
+	if len(k.waiting) > 0 {
+		sleep = min(sleep, k.waiting[0].at-now)
+	}
+	return over, max(sleep, 0)
+}
+
+// renew renews one lease, once, and says when to do so again.
+func (k *Keeper) renew(h *HeldLease) {
+	ttl := h.lease.TTL()
+	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
+	err := k.store.Renew(ctx, h.lease, k.o.Terms)
+	cancel()
+
+	var lost *LostError
+	if errors.As(err, &lost) {
+		k.lose(h, err)
+	}
+	mark := h.lease.Revoked()
+	left := h.lease.Left()
+	k.mu.Lock()
+	k.running--
+	now := k.clock.Elapsed()
+	if !h.gone {
+		h.end = now + left - k.margin()
+		again := ttl/3 + rand.N(ttl/30+1)
+		if err != nil { // a few more times before it is too late
+			again = min(ttl/10, max(left/4, time.Millisecond))
+		}
+		heap.Push(&k.waiting, timed{now + again, h})
+	}
+	revoked := mark != nil && !h.revoked && !h.gone
+	h.revoked = h.revoked || revoked
+	k.poke()
+	k.mu.Unlock()
+	if revoked {
+		err := &RevokedError{h.lease.key, h.lease.epoch, *mark}
+		h.cancel(err)
+		if k.o.OnLost != nil {
+			k.o.OnLost(h.lease.key, err)
+		}
+	}
+}
+
+// timed is a lease at a time.
+type timed struct {
+	at time.Duration
+	h  *HeldLease
+}
+
+// byTime is a heap, the earliest first.
+type byTime []timed
+
+func (q byTime) Len() int           { return len(q) }
+func (q byTime) Less(i, j int) bool { return q[i].at < q[j].at }
+func (q byTime) Swap(i, j int)      { q[i], q[j] = q[j], q[i] }
+func (q *byTime) Push(x any)        { *q = append(*q, x.(timed)) }
+func (q *byTime) Pop() any {
+	last := (*q)[len(*q)-1]
+	*q = (*q)[:len(*q)-1]
+	return last
+}
