@@ -37,18 +37,18 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 	now := p.clock.Elapsed()
 	p.mu.Lock()
 	l, gave := e.lease, e.gave
-	rest := l != nil && l.ended == nil && l.instance == p.life.instance && p.rules.mayRest(now, l.deadline, l.letGo)
+	rest := l != nil && l.ended == nil && p.mine(l) && p.rules.mayRest(now, l.until(), l.letGo)
 	var left time.Duration
 	var mark *Mark
 	if rest {
 		l.letGo = false
-		left, mark = l.deadline-now, l.item.Record.Revoke
+		left, mark = l.until()-now, l.item.Record.Revoke
 	}
 	p.mu.Unlock()
 	switch {
 	case rest && mark != nil:
 		return nil, &RefusedError{key, l.Record(), "this process has it and was asked to let go: release it first"}
-	case rest && left >= terms.TTL/2 && terms == l.terms:
+	case rest && left >= l.TTL()/2 && terms == l.terms:
 		return l, nil
 	case rest:
 		return l, p.renew(ctx, e, l, terms)
@@ -68,7 +68,7 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 		return nil, item.Err
 	}
 	r := item.Record
-	if r.State == Held && r.Instance == p.Instance() && r.Revoke == nil {
+	if r.State == Held && p.names(&r) && r.Revoke == nil {
 		if found := p.found(e, item, terms); found != nil {
 			return found, nil
 		}
@@ -78,13 +78,17 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 		return nil, err
 	}
 	if !item.Life.Over {
-		if r.Instance == p.Instance() && r.State == Held {
+		if p.names(&r) && r.State == Held {
 			return nil, &RefusedError{key, r, "this process has it and was asked to let go: release it first"}
 		}
 		return nil, &HeldError{key, r, item.Life.Left}
 	}
 	gone := ""
-	if r.State == Held {
+	if r.State == Held && r.Session {
+		if err := p.free(ctx, item); err != nil {
+			return nil, err
+		}
+	} else if r.State == Held {
 		gone = r.Instance
 	}
 	return p.take(ctx, e, item, r, gone, terms)
@@ -101,13 +105,16 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 		return nil
 	}
 	l := &Lease{p: p, key: item.Key, epoch: item.Record.Epoch, instance: item.Record.Instance, terms: terms}
+	if item.Record.Session {
+		l.session = p.session
+	}
 	p.confirm(e, l, *item, sent)
-	if p.rules.over(now, l.deadline) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l.errAt(now) != nil {
 		return nil
 	}
-	p.mu.Lock()
 	e.lease = l
-	p.mu.Unlock()
 	return l
 }
 
@@ -117,7 +124,14 @@ func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, go
 		if old.Epoch >= MaxEpoch {
 			return nil, &RefusedError{old.Key, old, fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch))}
 		}
-		old.Epoch++
+		old.Epoch = p.rules.takenEpoch(old.Epoch)
+	}
+	var s *session
+	if terms.Session && p.sessionTable != nil {
+		var err error
+		if s, err = p.openSession(ctx, terms); err != nil {
+			return nil, err
+		}
 	}
 	at := p.clock.Now().UTC().Truncate(time.Millisecond)
 	next := Record{
@@ -129,12 +143,16 @@ func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, go
 		e.lease, e.tries = nil, nil
 	}
 	p.mu.Unlock()
-	l := &Lease{p: p, key: next.Key, epoch: next.Epoch, instance: next.Instance, terms: terms}
+	if s != nil {
+		next.Session, next.Instance, next.TTLms = true, s.instance, 0
+	}
+	l := &Lease{p: p, key: next.Key, epoch: next.Epoch, instance: next.Instance, session: s, terms: terms}
 	sent := p.sendTime()
 	p.remember(e, try{next.Nonce, next.Epoch, sent})
 	o, item, err := p.write(ctx, "acquire", base, next, gone)
 	switch {
 	case o == unknown:
+		p.doubt(s, next.Key, base)
 		return nil, err
 	case err != nil:
 		p.forget(e, next.Nonce)
@@ -145,6 +163,7 @@ func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, go
 		p.mu.Unlock()
 		if !ours {
 			// Ours by a write that is not remembered: not to be believed.
+			p.doubtAt(s, next.Key, anyVersion)
 			return nil, &BackendError{"acquire", next.Key, fmt.Errorf("%w: an earlier write of this process has landed", ErrUnknown)}
 		}
 		sent = first
@@ -169,13 +188,53 @@ func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, go
 	}
 	p.confirm(e, l, *item, sent)
 	now := p.clock.Elapsed()
-	if p.rules.over(now, l.deadline) {
-		return nil, p.end(l, "the answer came after its time", nil)
-	}
 	p.mu.Lock()
-	e.lease = l
+	if err := l.errAt(now); err == nil {
+		e.lease = l
+		p.mu.Unlock()
+		return l, nil
+	}
 	p.mu.Unlock()
-	return l, nil
+	p.doubtAt(s, next.Key, anyVersion) // named, and not believed (N9)
+	return nil, p.end(l, "the answer came after its time", nil)
+}
+
+// mine says that a lease is of this process's present life; p.mu is held.
+func (p *Process) mine(l *Lease) bool {
+	if l.session != nil {
+		return l.session == p.session && l.session.ended == nil
+	}
+	return l.instance == p.life.instance
+}
+
+// names says that a record names this process's present life, or its session.
+func (p *Process) names(r *Record) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if r.Session {
+		return p.session != nil && p.session.ended == nil && r.Instance == p.session.instance
+	}
+	return r.Instance == p.life.instance
+}
+
+// doubt remembers that a key may name the session without being believed.
+func (p *Process) doubt(s *session, key string, base *Item) {
+	if s == nil {
+		return
+	}
+	version := ""
+	if base != nil {
+		version = base.Version
+	}
+	p.doubtAt(s, key, version)
+}
+
+func (p *Process) doubtAt(s *session, key, version string) {
+	if s != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		s.doubtful[key] = version
+	}
 }
 
 // sendTime is the time from which a write that is sent now counts. Where the
@@ -197,6 +256,7 @@ func (p *Process) keepAlive(ctx context.Context, key string, terms *Terms) error
 	if p.lives == nil {
 		return nil
 	}
+	terms.Session = false
 	select {
 	case <-p.checking: // one at a time
 		defer func() { p.checking <- struct{}{} }()

@@ -14,7 +14,7 @@ import (
 type Audit struct {
 	Version int       `json:"version"`
 	Op      string    `json:"op"`
-	Action  string    `json:"action"` // force-release
+	Action  string    `json:"action"` // force-release, kill-session or revoke
 	Phase   string    `json:"phase"`  // intent or outcome
 	At      time.Time `json:"at"`
 	By      string    `json:"by"`
@@ -25,13 +25,17 @@ type Audit struct {
 	Seen        *Record `json:"seen,omitempty"`
 	SeenBytes   []byte  `json:"seen_bytes,omitempty"`
 	SeenVersion string  `json:"seen_version,omitempty"`
+	// SeenSession is the holder's session.
+	SeenSession *Session `json:"seen_session,omitempty"`
+	// Marks are the keys that a session is asked to give up.
+	Marks []SessionMark `json:"marks,omitempty"`
 	// What was meant.
 	WatchMS     int64  `json:"watch_ms"`
 	NoWatch     bool   `json:"no_watch,omitempty"`
 	LockDelayMS int64  `json:"lock_delay_ms,omitempty"`
 	IfEpoch     uint64 `json:"if_epoch,omitempty"`
 	EpochFloor  uint64 `json:"epoch_floor,omitempty"`
-	// Outcome is released, unchanged, failed or unknown.
+	// Outcome is released, killed, revoked, unchanged, failed or unknown.
 	Outcome string  `json:"outcome,omitempty"`
 	After   *Record `json:"after,omitempty"`
 	Error   string  `json:"error,omitempty"`

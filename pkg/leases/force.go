@@ -102,6 +102,9 @@ func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, 
 			f.Delay = how.LockDelay
 			return f, nil
 		}
+		if s := item.Session; s != nil {
+			return f, v.planSession(f)
+		}
 		if _, ok := v.table.(LifeReader); ok {
 			if item.Life.Over { // there is nothing to watch
 				f.Delay = how.LockDelay
@@ -117,6 +120,133 @@ func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, 
 	}
 	f.Delay = v.rules.forceDelay(how.LockDelay, ttl, !how.NoWatch, v.table.Dates())
 	return f, nil
+}
+
+// planSession plans the force-release of a key that is held under a session.
+func (v *View) planSession(f *Forcing) error {
+	s, r := f.Item.Session, f.Item.Record
+	f.Delay = f.how.LockDelay
+	switch {
+	case s.Err != nil:
+		return s.Err
+	case s.Missing:
+		return nil
+	case s.Session.State == SessionClosed && !s.Life.Over:
+		return &RefusedError{f.Key, r, fmt.Sprintf("its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+	case s.Session.State == SessionClosed:
+		return nil
+	case !f.how.NoWatch:
+		f.Watch = v.rules.watch(s.Session.TTL())
+	case !s.Life.Over:
+		f.Delay = v.rules.forceDelay(f.how.LockDelay, s.Session.TTL(), false, v.table.Dates())
+	}
+	return nil
+}
+
+// watching is the watch of a session, for all of its keys that are forced at a
+// time.
+type watching struct {
+	done chan struct{}
+	err  error
+}
+
+// forceSession makes sure that the session that holds a key is out of the way: it
+// is silent and fenced, or, without a watch, the key is marked.
+func (p *Process) forceSession(ctx context.Context, f *Forcing) error {
+	s := f.Item.Session
+	if s.Missing || s.Session.State == SessionClosed {
+		return nil
+	}
+	if f.how.NoWatch && !s.Life.Over {
+		_, err := p.mark(ctx, s, []SessionMark{{f.Key, f.Item.Record.Epoch, p.operation(f.Key)}})
+		var refused *RefusedError // it has ended meanwhile, which is as good
+		if errors.As(err, &refused) || p.rules.forcesUnmarked() {
+			return nil
+		}
+		return err
+	}
+	p.mu.Lock()
+	w := p.watches[s.Key]
+	if w != nil {
+		p.mu.Unlock()
+		select {
+		case <-w.done:
+			var alive *AliveError
+			if errors.As(w.err, &alive) {
+				return &AliveError{f.Key, f.Item.Record, alive.Evidence}
+			}
+			return w.err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	w = &watching{done: make(chan struct{})}
+	p.watches[s.Key] = w
+	p.mu.Unlock()
+	w.err = p.watchSession(ctx, f)
+	p.mu.Lock()
+	delete(p.watches, s.Key)
+	p.mu.Unlock()
+	close(w.done)
+	return w.err
+}
+
+// watchSession looks at a session until its time has certainly passed, from the
+// reply that first showed its nonce, and fences it.
+func (p *Process) watchSession(ctx context.Context, f *Forcing) error {
+	first := f.Item.Session
+	alive := func(seen *SessionItem) error {
+		return &AliveError{f.Key, f.Item.Record, fmt.Sprintf("its session was renewed %v into the watch", round(seen.At-first.At))}
+	}
+	last := first
+	for {
+		watched := p.clock.Elapsed() - first.At
+		if f.how.Watching != nil {
+			f.how.Watching(f.Key, min(watched, f.Watch), f.Watch)
+		}
+		if watched >= f.Watch {
+			break
+		}
+		if err := p.clock.Sleep(ctx, min(f.Watch-watched, f.Watch/looks)); err != nil {
+			return err
+		}
+		seen, err := p.readSession(ctx, first.Key)
+		switch {
+		case err != nil && p.clock.Elapsed()-first.At >= f.Watch:
+			return err
+		case err != nil:
+			continue // looked at again
+		case seen.Missing:
+			return nil
+		case seen.Err != nil:
+			return seen.Err
+		case seen.Session.State == SessionClosed:
+			return p.closedFor(f, seen)
+		case seen.Session.Nonce != first.Session.Nonce:
+			return alive(seen)
+		}
+		last = seen
+	}
+	fenced, err := p.fence(ctx, last)
+	switch {
+	case err != nil:
+		return err
+	case fenced.Missing:
+		return nil
+	case fenced.Err != nil:
+		return fenced.Err
+	case fenced.Session.State == SessionClosed:
+		return p.closedFor(f, fenced)
+	}
+	return alive(fenced)
+}
+
+// closedFor refuses where a closed session still locks its keys.
+func (p *Process) closedFor(f *Forcing, s *SessionItem) error {
+	if p.judgeSession(s); s.Life.Over {
+		return nil
+	}
+	return &RefusedError{f.Key, f.Item.Record, fmt.Sprintf("its session was closed (%s) meanwhile, and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
 }
 
 // looks is how often a watch looks.
@@ -211,9 +341,16 @@ func (p *Process) Force(ctx context.Context, f *Forcing) (*Forced, error) {
 }
 
 func (p *Process) watchAndForce(ctx context.Context, f *Forcing, op string, before Record) (*Forced, error) {
-	last, err := p.watch(ctx, f)
-	if err != nil {
-		return nil, err
+	last := f.Item
+	if last != nil && last.Session != nil {
+		if err := p.forceSession(ctx, f); err != nil {
+			return nil, err
+		}
+	} else {
+		var err error
+		if last, err = p.watch(ctx, f); err != nil {
+			return nil, err
+		}
 	}
 	at := p.clock.Now().UTC().Truncate(time.Millisecond)
 	old := before
@@ -232,7 +369,7 @@ func (p *Process) watchAndForce(ctx context.Context, f *Forcing, op string, befo
 			return nil, fmt.Errorf("force-release of %s: %w", f.Key, err)
 		}
 		gone := ""
-		if p.lives != nil && old.State == Held && !f.how.NoWatch {
+		if old.State == Held && !f.how.NoWatch {
 			gone = old.Instance
 		}
 		o, seen, err := p.write(ctx, "force-release", last, next, gone)

@@ -16,11 +16,29 @@ type KeeperOptions struct {
 	Terms Terms
 	// Parallel is how many requests are under way at once; 0 means 64.
 	Parallel int
+	// Sessions says when keys are held under the process's one session, where the
+	// store can: then the price of keeping them does not grow with their number.
+	Sessions SessionUse
 	// OnLost, if set, is called once for each lease that ends without
 	// [Keeper.Release], or that its holder is asked to give up (a
 	// [*RevokedError]), after its context has ended. It must not wait.
 	OnLost func(key string, err error)
 }
+
+// SessionUse says when a keeper uses a session.
+type SessionUse int
+
+const (
+	// SessionFromMany uses a session from the [ManyKeys]th key on.
+	SessionFromMany SessionUse = iota
+	// SessionAlways uses it for all keys.
+	SessionAlways
+	// SessionNever renews each key by itself.
+	SessionNever
+)
+
+// ManyKeys is how many keys are worth a session.
+const ManyKeys = 16
 
 // RevokedError says that the holder of a lease is asked to let go. The lease is
 // renewed until it is released, so that the work can come to its end.
@@ -55,10 +73,19 @@ type Keeper struct {
 	ends    byTime // by deadline
 	running int
 	closed  bool
+	session keptSession
 
 	wake chan struct{}
 	done chan struct{}
 	busy sync.WaitGroup
+}
+
+// keptSession is the renewal of the session that leases are held under.
+type keptSession struct {
+	instance string // "" for none
+	renew    time.Duration
+	end      time.Duration
+	running  bool
 }
 
 // HeldLease is a lease that a keeper renews.
@@ -97,9 +124,42 @@ func NewKeeper(store Store, o KeeperOptions) *Keeper {
 // Acquire takes a key, once, and keeps it. A key that is kept already is returned
 // as it is. Errors are those of [Process.Acquire].
 func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
+	return k.acquire(ctx, key, 1)
+}
+
+// AcquireAll takes many keys, several at a time, and returns the lease or the
+// error of each. It stops early where the context ends.
+func (k *Keeper) AcquireAll(ctx context.Context, keys []string) ([]*HeldLease, []error) {
+	held, errs := make([]*HeldLease, len(keys)), make([]error, len(keys))
+	inParallel(k.o.Parallel, len(keys), func(i int) { held[i], errs[i] = k.acquire(ctx, keys[i], len(keys)) })
+	return held, errs
+}
+
+// inParallel calls do for 0 to n-1, several at a time.
+func inParallel(parallel, n int, do func(i int)) {
+	var group sync.WaitGroup
+	next := make(chan int)
+	for range min(parallel, n) {
+		group.Go(func() {
+			for i := range next {
+				do(i)
+			}
+		})
+	}
+	for i := range n {
+		next <- i
+	}
+	close(next)
+	group.Wait()
+}
+
+// acquire takes a key, one of several that are taken at a time.
+func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, error) {
 	k.mu.Lock()
 	h := k.held[key]
 	closed := k.closed
+	terms := k.o.Terms
+	terms.Session = k.o.Sessions == SessionAlways || (k.o.Sessions == SessionFromMany && len(k.held)+of >= ManyKeys)
 	k.mu.Unlock()
 	switch {
 	case closed:
@@ -107,7 +167,7 @@ func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
 	case h != nil:
 		return h, nil
 	}
-	l, err := k.store.Acquire(ctx, key, k.o.Terms)
+	l, err := k.store.Acquire(ctx, key, terms)
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +183,14 @@ func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	k.held[key] = h
 	now := k.clock.Elapsed()
+	if l.session != nil {
+		if k.session.instance != l.instance {
+			k.session = keptSession{instance: l.instance, renew: now + l.TTL()/3}
+		}
+		k.session.end = now + l.Left() - k.margin()
+		k.poke()
+		return h, nil
+	}
 	h.end = now + l.Left() - k.margin()
 	heap.Push(&k.ends, timed{h.end, h})
 	// The first renewals are spread, so that keys taken together are not
@@ -173,16 +241,20 @@ func (k *Keeper) Release(ctx context.Context, key string) error {
 	k.drop(h)
 	k.mu.Unlock()
 	h.cancel(ErrKeeperClosed)
-	return k.release(ctx, h)
+	return k.release(ctx, h.lease)
 }
 
-func (k *Keeper) release(ctx context.Context, h *HeldLease) (err error) {
+func (k *Keeper) release(ctx context.Context, l *Lease) error {
+	return k.tries(ctx, func() error { return k.store.Release(ctx, l) })
+}
+
+func (k *Keeper) tries(ctx context.Context, do func() error) (err error) {
 	for try := range releaseTries {
 		if try > 0 && k.clock.Sleep(ctx, time.Duration(try)*100*time.Millisecond) != nil {
 			break
 		}
 		var backend *BackendError
-		if err = k.store.Release(ctx, h.lease); !errors.As(err, &backend) {
+		if err = do(); !errors.As(err, &backend) {
 			break
 		}
 	}
@@ -206,22 +278,20 @@ func (k *Keeper) Close(ctx context.Context) error {
 	}
 	k.mu.Unlock()
 	close(k.done)
-	errs := make([]error, len(all))
-	var group sync.WaitGroup
-	next := make(chan int)
-	for range min(k.o.Parallel, len(all)) {
-		group.Go(func() {
-			for i := range next {
-				all[i].cancel(ErrKeeperClosed)
-				errs[i] = k.release(ctx, all[i])
-			}
-		})
+	errs := make([]error, len(all)+1)
+	session := false
+	inParallel(k.o.Parallel, len(all), func(i int) {
+		all[i].cancel(ErrKeeperClosed)
+		if all[i].lease.session == nil {
+			errs[i] = k.release(ctx, all[i].lease)
+		}
+	})
+	for _, h := range all {
+		session = session || h.lease.session != nil
 	}
-	for i := range all {
-		next <- i
+	if session {
+		errs[len(all)] = k.tries(ctx, func() error { return k.store.CloseSession(ctx) })
 	}
-	close(next)
-	group.Wait()
 	k.busy.Wait()
 	return errors.Join(errs...)
 }
@@ -241,6 +311,7 @@ func (k *Keeper) lose(h *HeldLease, err error) {
 	}
 	k.drop(h)
 	k.mu.Unlock()
+	h.lease.Abandon()
 	h.cancel(err)
 	if k.o.OnLost != nil {
 		k.o.OnLost(h.lease.key, err)
@@ -310,6 +381,21 @@ func (k *Keeper) step() (over []*HeldLease, sleep time.Duration) {
 		}
 	}
 	sleep = maxSleep
+	if s := &k.session; s.instance != "" {
+		if s.end <= now {
+			over = append(over, k.ofSession(s.instance)...)
+			*s = keptSession{}
+		} else {
+			if s.renew <= now && !s.running {
+				s.running = true
+				k.busy.Go(func() { k.renewSession(s.instance) })
+			}
+			sleep = min(sleep, s.end-now)
+			if !s.running {
+				sleep = min(sleep, s.renew-now)
+			}
+		}
+	}
 	if len(k.ends) > 0 {
 		sleep = min(sleep, k.ends[0].at-now)
 	}
@@ -348,7 +434,74 @@ func (k *Keeper) renew(h *HeldLease) {
 	k.poke()
 	k.mu.Unlock()
 	if revoked {
-		err := &RevokedError{h.lease.key, h.lease.epoch, *mark}
+		k.revoked([]*HeldLease{h})
+	}
+}
+
+// ofSession are the leases that are held under a session; k.mu is held.
+func (k *Keeper) ofSession(instance string) (all []*HeldLease) {
+	for _, h := range k.held {
+		if h.lease.session != nil && h.lease.instance == instance {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// renewSession renews the session, once, does what it is asked to, and says when
+// to do so again.
+func (k *Keeper) renewSession(instance string) {
+	ttl := k.ttl()
+	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
+	defer cancel()
+	revoked, err := k.store.RenewSession(ctx)
+	var lost *SessionLost
+	now := k.clock.Elapsed()
+	current, left, ok := k.store.HasSession()
+	k.mu.Lock()
+	mine := k.session.instance == instance
+	var over []*HeldLease
+	switch {
+	case errors.As(err, &lost) && (!ok || current != instance):
+		over = k.ofSession(instance)
+		if mine {
+			k.session = keptSession{}
+		}
+	case mine && ok && current == instance:
+		k.session.end = now + left - k.o.Terms.Stop - k.margin()
+		k.session.renew = now + ttl/3
+		if err != nil { // a few more times before it is too late
+			k.session.renew = now + min(ttl/10, max(left/4, time.Millisecond))
+		}
+	}
+	var marked []*HeldLease
+	for _, l := range revoked {
+		if h := k.held[l.key]; h != nil && h.lease == l && !h.revoked {
+			h.revoked = true
+			marked = append(marked, h)
+		}
+	}
+	k.mu.Unlock()
+	for _, h := range over {
+		k.lose(h, &LostError{h.lease.key, h.lease.epoch, lost.Why, nil})
+	}
+	k.revoked(marked)
+	if err == nil {
+		// What cannot be settled now is at the next renewal.
+		_ = k.store.Settle(ctx)
+	}
+	k.mu.Lock()
+	if k.session.instance == instance {
+		k.session.running = false
+	}
+	k.poke()
+	k.mu.Unlock()
+}
+
+// revoked ends the contexts of leases that are to be given up.
+func (k *Keeper) revoked(all []*HeldLease) {
+	for _, h := range all {
+		err := &RevokedError{h.lease.key, h.lease.epoch, *h.lease.Revoked()}
 		h.cancel(err)
 		if k.o.OnLost != nil {
 			k.o.OnLost(h.lease.key, err)

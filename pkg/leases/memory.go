@@ -15,6 +15,8 @@ import (
 type Memory struct {
 	now func() time.Time
 
+	sessions *Memory // nil in the table of sessions itself
+
 	mu      sync.Mutex
 	rows    map[string]Row
 	notes   []Note
@@ -26,7 +28,29 @@ func NewMemory(now func() time.Time) *Memory {
 	if now == nil {
 		now = time.Now
 	}
-	return &Memory{now: now, rows: map[string]Row{}}
+	return &Memory{now: now, rows: map[string]Row{}, sessions: &Memory{now: now, rows: map[string]Row{}}}
+}
+
+// SessionReader reads the sessions.
+func (m *Memory) SessionReader() Reader { return m.sessions }
+
+// SessionTable has the sessions.
+func (m *Memory) SessionTable() Table { return m.sessions }
+
+// DeleteSession removes a session that has this version.
+func (m *Memory) DeleteSession(ctx context.Context, instance, version string) error {
+	s := m.sessions
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row, ok := s.rows[instance]
+	switch {
+	case !ok:
+		return ctx.Err()
+	case row.Version != version:
+		return ErrConflict
+	}
+	delete(s.rows, instance)
+	return ctx.Err()
 }
 
 // Get reads a record.

@@ -48,11 +48,24 @@ func Open(ctx context.Context, rawURL string, env Env) (Table, error) {
 	return open(ctx, rawURL, env)
 }
 
+// readOnlySessions hides the write methods of the table of sessions, too.
+type readOnlySessions struct {
+	Reader
+	sessions SessionReader
+}
+
+func (r readOnlySessions) SessionReader() Reader {
+	return struct{ Reader }{r.sessions.SessionReader()}
+}
+
 // ReadOnly is a view of a table that has no write methods, for dry runs (HAZARDS
 // H47): what is handed it cannot write, not even by a type assertion.
 func ReadOnly(t Table) Reader {
-	if lives, ok := t.(LifeReader); ok {
-		return struct{ LifeReader }{lives}
+	switch t := t.(type) {
+	case LifeReader:
+		return struct{ LifeReader }{t}
+	case SessionReader:
+		return readOnlySessions{t, t}
 	}
 	return struct{ Reader }{t}
 }

@@ -37,6 +37,11 @@ type Terms struct {
 	Stop time.Duration
 	// Kept says that this process renews the lease until it releases it.
 	Kept bool
+	// Session holds the key under this process's session, which it shares with
+	// all others that are: one renewal is that of all. The TTL is that of the
+	// session, fixed when it was opened. On a table that keeps no sessions it
+	// has no effect.
+	Session bool
 }
 
 // DefaultTTL is the TTL where none is given.
@@ -69,20 +74,25 @@ func (t Terms) check(d Dates) (Terms, error) {
 // goroutines; those for one key wait for each other.
 type Process struct {
 	*View
-	table  Table
-	lives  Lives // nil where records keep their holders' lives themselves
-	node   string
-	addr   string
-	random io.Reader
-	first  uint64 // the epoch of a key that has no record
-	shared bool
+	table Table
+	lives Lives // nil where the table does not keep lives itself
+	// sessionTable is nil where the table keeps no sessions.
+	sessionTable Table
+	node         string
+	addr         string
+	random       io.Reader
+	first        uint64 // the epoch of a key that has no record
+	shared       bool
 
-	checking chan struct{} // holds one token while nobody checks the table
-	checked  bool
+	checking   chan struct{} // holds one token while nobody checks the table
+	sessioning chan struct{} // holds one token while nobody makes a request about the session
+	checked    bool
 
 	mu      sync.Mutex // guards what follows, and the state of leases; never held while waiting
 	entries map[string]*entry
 	life    life
+	session *session
+	watches map[string]*watching // of other processes' sessions
 }
 
 // life is this process's life, as a table with lives keeps it.
@@ -115,7 +125,8 @@ type Lease struct {
 	instance string
 
 	// Guarded by p.mu.
-	item     Item // the confirmed record
+	session  *session // nil where the record keeps its own life
+	item     Item     // the confirmed record
 	terms    Terms
 	sent     time.Duration // first send of the confirmed nonce
 	deadline time.Duration
@@ -133,10 +144,14 @@ func NewProcess(t Table, o Options) (*Process, error) {
 	}
 	p := &Process{
 		View: NewView(t, o.Clock), table: t, node: o.Node, addr: o.Addr, random: o.Random, first: 1, shared: true,
-		checking: make(chan struct{}, 1), entries: map[string]*entry{},
+		checking: make(chan struct{}, 1), sessioning: make(chan struct{}, 1), entries: map[string]*entry{}, watches: map[string]*watching{},
 	}
 	p.checking <- struct{}{}
+	p.sessioning <- struct{}{}
 	p.lives, _ = t.(Lives)
+	if s, ok := t.(SessionTable); ok && p.lives == nil {
+		p.sessionTable = s.SessionTable()
+	}
 	if p.life.instance = o.Instance; o.Instance == "" {
 		p.life.instance = p.fresh()
 	}
@@ -183,10 +198,18 @@ func (l *Lease) Left() time.Duration {
 	now := l.p.clock.Elapsed()
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	if l.ended != nil || l.letGo {
+	if l.errAt(now) != nil {
 		return 0
 	}
-	return l.deadline - now
+	return l.until() - now
+}
+
+// until is its deadline; p.mu is held.
+func (l *Lease) until() time.Duration {
+	if l.session != nil {
+		return l.session.deadline - l.terms.Stop
+	}
+	return l.deadline
 }
 
 // Err says why the lease is over: a [*LostError], or nil while it is not.
@@ -203,10 +226,25 @@ func (l *Lease) errAt(now time.Duration) error {
 		return l.ended
 	case l.letGo:
 		return &LostError{l.key, l.epoch, "it was released", nil}
-	case l.p.rules.over(now, l.deadline):
+	case l.session != nil && (l.p.session != l.session || l.session.ended != nil):
+		return &LostError{l.key, l.epoch, l.session.why(), nil}
+	case l.session != nil && l.session.seen[bare(l.key, l.epoch)]:
+		return &LostError{l.key, l.epoch, "it is to be given up", nil}
+	case l.p.rules.over(now, l.until()):
 		return &LostError{l.key, l.epoch, "it was not renewed in time", nil}
 	}
 	return nil
+}
+
+// Abandon ends the belief in a lease without a word to the store. If this
+// process acquires the key again it gets a higher epoch, so that what is still
+// at work under this one is fenced off.
+func (l *Lease) Abandon() {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	if l.ended == nil {
+		l.ended = &LostError{l.key, l.epoch, "its process has given it up", nil}
+	}
 }
 
 // Revoked returns the mark that asks this process to let go, or nil. It shows
@@ -224,10 +262,17 @@ func (l *Lease) Record() Record {
 	return l.item.Record
 }
 
-// TTL is that of the confirmed record, or of the process's life.
+// TTL is that of the confirmed record, or of the process's life or session.
 func (l *Lease) TTL() time.Duration {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
+	return l.ttl()
+}
+
+func (l *Lease) ttl() time.Duration {
+	if l.session != nil {
+		return l.session.item.Session.TTL()
+	}
 	return l.item.Record.TTL()
 }
 
@@ -318,7 +363,7 @@ func (p *Process) write(ctx context.Context, op string, base *Item, next Record,
 	}
 	if p.lives != nil {
 		w.Gone = gone
-		if next.State == Held && op != "revoke" {
+		if next.State == Held && op != "revoke" && !next.Session {
 			w.Alive = next.Instance
 		}
 	}

@@ -76,13 +76,7 @@ func (r *Record) LockDelay() time.Duration { return time.Duration(r.LockDelayMS)
 
 // Encode returns the record as JSON.
 func (r *Record) Encode() []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	if err := e.Encode(r); err != nil {
-		panic("leases: " + err.Error()) // no field can fail
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
+	return encode(r)
 }
 
 // Errors of Decode, as errors.Is tells them.
@@ -97,11 +91,8 @@ var (
 // field names exactly, each once, and values in range; a record with a field
 // that it does not know is an error, since a renewal would drop that field.
 func Decode(body []byte) (Record, error) {
-	var probe struct {
-		Version int `json:"version"`
-	}
-	if json.Unmarshal(body, &probe) == nil && probe.Version > RecordVersion {
-		return Record{}, fmt.Errorf("%w: %d, this program knows %d", ErrNewer, probe.Version, RecordVersion)
+	if err := checkVersion(body); err != nil {
+		return Record{}, err
 	}
 	if !utf8.Valid(body) {
 		return Record{}, errors.New("record is not UTF-8")

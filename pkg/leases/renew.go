@@ -33,6 +33,17 @@ func (p *Process) Renew(ctx context.Context, l *Lease, terms Terms) error {
 const rounds = 4
 
 func (p *Process) renew(ctx context.Context, e *entry, l *Lease, terms Terms) error {
+	if l.session != nil {
+		done, err := p.sessionTurn(ctx)
+		if err != nil {
+			return err
+		}
+		defer done()
+		if err := p.renewSession(ctx, l.session); err != nil {
+			return err
+		}
+		return l.Err()
+	}
 	if p.lives != nil {
 		return p.renewLife(ctx, l, terms)
 	}
@@ -170,6 +181,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
 		o, item, err := p.write(ctx, "release", &base, next, "")
 		if err != nil { // unknown, or nothing was written
+			p.doubt(l.session, l.key, &base)
 			return err
 		}
 		if o == unconfirmed || (o == lost && ourRelease(item, l)) {
@@ -202,8 +214,14 @@ func (p *Process) leave(e *entry, l *Lease, marked bool) {
 	if e.lease == l {
 		e.lease, e.tries = nil, nil
 	}
+	if s := l.session; s != nil {
+		delete(s.doubtful, l.key)
+		if m := bare(l.key, l.epoch); s.seen[m] {
+			s.handled[m], marked = true, true
+		}
+	}
 	if marked {
-		e.gave = now + l.item.Record.TTL()
+		e.gave = now + l.ttl()
 	}
 }
 
@@ -231,6 +249,17 @@ func (p *Process) ReleaseFor(ctx context.Context, key, instance string) (*Item, 
 		return nil, &RefusedError{key, *r, fmt.Sprintf("it is released already, and instance %s did not hold it last", instance)}
 	case r.Instance != instance:
 		return nil, &RefusedError{key, *r, fmt.Sprintf("instance %s does not hold it: node %s, instance %s, does", instance, r.Node, r.Instance)}
+	case r.Session && !p.rules.mayReleaseFor(r):
+		// Kept as long as its session lives.
+		if err := p.judge(ctx, item); err != nil {
+			return nil, err
+		}
+		if item.Session.Err != nil {
+			return nil, item.Session.Err
+		}
+		if !item.Session.Missing && item.Session.Session.State == SessionOpen {
+			return nil, &RefusedError{key, *r, fmt.Sprintf("node %s keeps its session %s open, so its work may be going on", r.Node, r.Instance)}
+		}
 	case !p.rules.mayReleaseFor(r):
 		return nil, &RefusedError{key, *r, fmt.Sprintf("node %s, instance %s, is renewing it, so its work may be going on", r.Node, r.Instance)}
 	}

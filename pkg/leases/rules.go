@@ -1,6 +1,9 @@
 package leases
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Drift is ε: by how much the rates of any two clocks may differ. The formulas
 // below have it as a twentieth.
@@ -53,6 +56,32 @@ type rules interface {
 	forceAgain() bool
 	// mayReleaseFor says that another process may release for the holder (L9).
 	mayReleaseFor(r *Record) bool
+
+	// takenEpoch is that of the next owner.
+	takenEpoch(old uint64) uint64
+
+	// sessionReadBack is readBack for a session.
+	sessionReadBack(wrote *Session, base string, mark bool, seen *SessionItem) outcome
+	// sessionRenewed keeps the marks, less those that were handled (N6, N7).
+	sessionRenewed(old Session, nonce string, handled map[SessionMark]bool) Session
+	// sessionMarked adds marks to a session that was read (N6).
+	sessionMarked(old *SessionItem, marks []SessionMark) Session
+	// writesBeforeSession says that keys are written under a session that is
+	// not confirmed (N1).
+	writesBeforeSession() bool
+	// carriesKeys says that keys pass on to the next session (N3).
+	carriesKeys() bool
+	// needsFence says that a lapsed session is closed before its keys are taken (N4).
+	needsFence() bool
+	// rememberMissing says that a session that was not there is taken for gone
+	// by keys that are read later, too (N4).
+	rememberMissing() bool
+	// fencesUnjudged says that a fence that met another version is put on that (N5).
+	fencesUnjudged() bool
+	// forcesUnmarked says that force goes on before its mark is confirmed (N8).
+	forcesUnmarked() bool
+	// mayDelete says that a closed session can be removed.
+	mayDelete(lockDelay time.Duration, l Life) bool
 }
 
 // outcome is what is known of a write.
@@ -152,7 +181,7 @@ func (lawful) renewed(old Record, nonce string) Record {
 
 func (lawful) released(old Record, nonce string) Record {
 	next := old
-	next.State, next.Nonce, next.Kept = Released, nonce, false
+	next.State, next.Nonce, next.Kept, next.Session = Released, nonce, false, false
 	next.Op, next.NotBefore, next.LockDelayMS = "", nil, 0
 	return next
 }
@@ -186,3 +215,61 @@ func (r lawful) forceDelay(asked, ttl time.Duration, watched bool, d Dates) time
 func (lawful) forceAgain() bool { return false }
 
 func (lawful) mayReleaseFor(r *Record) bool { return !r.Kept }
+
+func (lawful) takenEpoch(old uint64) uint64 { return old + 1 }
+
+func (lawful) sessionReadBack(wrote *Session, base string, mark bool, seen *SessionItem) outcome {
+	switch s := &seen.Session; {
+	case mark && hasMarks(s, wrote):
+		return applied
+	case !mark && s.Nonce == wrote.Nonce:
+		return applied
+	case seen.Version == base:
+		return unknown
+	case s.State == SessionOpen:
+		return unconfirmed
+	}
+	return lost
+}
+
+// hasMarks says that a session has the marks of another one, by the same operations.
+func hasMarks(s, want *Session) bool {
+	for _, m := range want.Marks {
+		if !slices.Contains(s.Marks, m) {
+			return false
+		}
+	}
+	return true
+}
+
+func (lawful) sessionRenewed(old Session, nonce string, handled map[SessionMark]bool) Session {
+	next := old
+	next.Nonce, next.Dated, next.Marks = nonce, nil, nil
+	for _, m := range old.Marks {
+		if !handled[bare(m.Key, m.Epoch)] {
+			next.Marks = append(next.Marks, m)
+		}
+	}
+	return next
+}
+
+func (lawful) sessionMarked(old *SessionItem, marks []SessionMark) Session {
+	next := old.Session
+	next.Marks = slices.Concat(next.Marks, marks)
+	if next.Dated == nil && !old.Row.Dated.IsZero() {
+		dated := old.Row.Dated
+		next.Dated = &dated
+	}
+	return next
+}
+
+func (lawful) writesBeforeSession() bool { return false }
+func (lawful) carriesKeys() bool         { return false }
+func (lawful) needsFence() bool          { return true }
+func (lawful) rememberMissing() bool     { return false }
+func (lawful) fencesUnjudged() bool      { return false }
+func (lawful) forcesUnmarked() bool      { return false }
+
+func (lawful) mayDelete(_ time.Duration, l Life) bool {
+	return l.Over && l.Dated && l.Age >= SessionRest
+}

@@ -17,6 +17,12 @@ type Store interface {
 	Force(ctx context.Context, f *Forcing) (*Forced, error)
 	Current(ctx context.Context, key string) (*Item, error)
 	List(ctx context.Context, prefix string) iter.Seq2[*Item, error]
+	// RenewSession, Settle and CloseSession are about the session under which
+	// keys are held that were acquired with [Terms.Session].
+	RenewSession(ctx context.Context) (revoked []*Lease, err error)
+	Settle(ctx context.Context) error
+	CloseSession(ctx context.Context) error
+	HasSession() (instance string, left time.Duration, ok bool)
 	// Node and Instance say who the process is.
 	Node() string
 	Instance() string

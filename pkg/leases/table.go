@@ -91,6 +91,25 @@ type Dates struct {
 	Skew time.Duration
 }
 
+// SessionReader is a Reader of a table that can keep sessions.
+type SessionReader interface {
+	Reader
+	// SessionReader reads the sessions, whose keys are their instances.
+	SessionReader() Reader
+}
+
+// SessionTable is a Table that can keep sessions: the life of a process that
+// holds many keys, in one record.
+type SessionTable interface {
+	Table
+	SessionReader() Reader
+	// SessionTable has the sessions, whose keys are their instances.
+	SessionTable() Table
+	// DeleteSession removes a session that has this version. One that is gone is
+	// no error; ErrConflict: it has another.
+	DeleteSession(ctx context.Context, instance, version string) error
+}
+
 // LifeReader is a Reader of a table that keeps the lives of processes beside its
 // records, so that a record need not be written to renew it.
 type LifeReader interface {

@@ -17,6 +17,9 @@ type Item struct {
 	Err error
 	// At is when it was read, by the reader's clock.
 	At time.Duration
+	// Session is its holder's, where the record says that it has one and it was
+	// looked at.
+	Session *SessionItem
 	// Life is what can be said of its holder at once.
 	Life Life
 }
@@ -46,6 +49,7 @@ type View struct {
 
 	mu     sync.Mutex
 	sights map[string]sight
+	closed map[string]*SessionItem // for ever
 }
 
 // sight is a sign of life and when it was first seen.
@@ -62,7 +66,7 @@ func NewView(r Reader, clock Clock) *View {
 	if clock == nil {
 		clock = SystemClock()
 	}
-	return &View{table: r, clock: clock, rules: lawful{}, sights: map[string]sight{}}
+	return &View{table: r, clock: clock, rules: lawful{}, sights: map[string]sight{}, closed: map[string]*SessionItem{}}
 }
 
 // Table is what the view reads from.
@@ -92,7 +96,7 @@ func (v *View) Current(ctx context.Context, key string) (*Item, error) {
 // Records that are not understood have [Item.Err].
 func (v *View) List(ctx context.Context, prefix string) iter.Seq2[*Item, error] {
 	return func(yield func(*Item, error) bool) {
-		alive := map[string]bool{} // each instance is asked for once
+		asked := &lives{map[string]bool{}, map[string]*SessionItem{}} // each holder is asked for once
 		for rows, err := range v.table.List(ctx, prefix) {
 			if err != nil {
 				yield(nil, &BackendError{"list leases", prefix, err})
@@ -101,7 +105,7 @@ func (v *View) List(ctx context.Context, prefix string) iter.Seq2[*Item, error] 
 			for _, row := range rows {
 				item := v.item(row, row.Key)
 				if item.Err == nil {
-					if err := v.judgeWith(ctx, item, alive); err != nil {
+					if err := v.judgeWith(ctx, item, asked); err != nil {
 						yield(nil, err)
 						return
 					}
@@ -181,7 +185,16 @@ func (v *View) firstSeen(item *Item) time.Duration {
 // judge fills in what can be said of a record's life.
 func (v *View) judge(ctx context.Context, item *Item) error { return v.judgeWith(ctx, item, nil) }
 
-func (v *View) judgeWith(ctx context.Context, item *Item, alive map[string]bool) error {
+// lives are the holders that one list has asked for.
+type lives struct {
+	alive    map[string]bool
+	sessions map[string]*SessionItem
+}
+
+func (v *View) judgeWith(ctx context.Context, item *Item, asked *lives) error {
+	if r := &item.Record; r.Session && r.State == Held {
+		return v.judgeHolder(ctx, item, asked)
+	}
 	r, dates, a := &item.Record, v.table.Dates(), v.age(item)
 	item.Life = Life{Age: a.d, Dated: a.dated, Known: a.dated}
 	life := &item.Life
@@ -191,33 +204,53 @@ func (v *View) judgeWith(ctx context.Context, item *Item, alive map[string]bool)
 		return nil
 	}
 	if lives, ok := v.table.(LifeReader); ok {
-		on, asked := alive[r.Instance]
-		if !asked {
+		on, known := false, false
+		if asked != nil {
+			on, known = asked.alive[r.Instance]
+		}
+		if !known {
 			var err error
 			if on, err = lives.Alive(ctx, r.Instance); err != nil {
 				return &BackendError{"read life of the holder of", r.Key, err}
 			}
-			if alive != nil {
-				alive[r.Instance] = on
+			if asked != nil {
+				asked.alive[r.Instance] = on
 			}
 		}
 		life.Over, life.Known = !on, true
 		return nil
 	}
-	if a.dated {
-		life.Over = v.rules.lapsed(a.d, r.TTL(), dates)
-		life.Left = max(0, r.TTL()+dates.Granularity+dates.Skew-a.d)
-		return nil
+	life.Over, life.Known, life.Left = v.lapse(a, r.TTL())
+	return nil
+}
+
+// judgeHolder says what is known of the session that a record names, which is
+// read after the record (N4).
+func (v *View) judgeHolder(ctx context.Context, item *Item, asked *lives) error {
+	var s *SessionItem
+	if asked != nil {
+		s = asked.sessions[item.Record.Instance]
 	}
-	watch := v.rules.watch(r.TTL())
-	life.Over = a.d >= watch
-	life.Known, life.Left = life.Over, max(0, watch-a.d)
+	if s == nil {
+		var err error
+		if s, err = v.holder(ctx, item.Record.Instance); err != nil {
+			return err
+		}
+		if asked != nil {
+			asked.sessions[item.Record.Instance] = s
+		}
+	}
+	item.Session, item.Life = s, s.Life
 	return nil
 }
 
 // Remaining is how much of its TTL a held record has left by the store's dates,
-// for people; it is negative for one that has run out.
+// for people; it is negative for one that has run out. That of a session's key
+// is the session's.
 func (i *Item) Remaining() time.Duration {
+	if i.Session != nil {
+		return i.Session.Session.TTL() - i.Life.Age
+	}
 	return i.Record.TTL() - i.Life.Age
 }
 

@@ -1,5 +1,6 @@
 // Package objectlease keeps leases in an object store or in a folder: one object
-// a key, under leases/ of a fleet root, and audit records under audit/.
+// a key under leases/ of a fleet root, one a session under sessions/, and audit
+// records under audit/.
 //
 // It does not make a store's dates right: those of S3 are whole seconds, which
 // [leases.Dates] says. A store that ignores the conditions of writes is refused
@@ -24,10 +25,11 @@ import (
 )
 
 const (
-	recordPrefix = "leases/"
-	notePrefix   = "audit/"
-	suffix       = ".json"
-	hashPrefix   = "sha256-"
+	recordPrefix  = "leases/"
+	sessionPrefix = "sessions/"
+	notePrefix    = "audit/"
+	suffix        = ".json"
+	hashPrefix    = "sha256-"
 )
 
 // maxName is the longest encoded key that is a name of its own, in bytes.
@@ -60,18 +62,47 @@ type Table struct {
 }
 
 // New keeps leases in a store.
-func New(store objstore.Store) *Table { return &Table{Reader{store}, store} }
+func New(store objstore.Store) *Table { return &Table{NewReader(store), store} }
 
 // Reader is the half of a [Table] that changes nothing.
-type Reader struct{ store objstore.Reader }
+type Reader struct {
+	store  objstore.Reader
+	prefix string // of the objects: leases, or sessions
+}
 
 // NewReader reads leases from a store, or from a snapshot of one.
-func NewReader(store objstore.Reader) Reader { return Reader{store} }
+func NewReader(store objstore.Reader) Reader { return Reader{store, recordPrefix} }
+
+// SessionReader reads the sessions.
+func (r Reader) SessionReader() leases.Reader { return Reader{r.store, sessionPrefix} }
+
+// SessionTable has the sessions.
+func (t *Table) SessionTable() leases.Table {
+	return &Table{Reader{t.store, sessionPrefix}, t.store}
+}
+
+// DeleteSession removes a session that has this version, and is closed: then
+// nobody changes it between the two requests that this takes.
+func (t *Table) DeleteSession(ctx context.Context, instance, version string) error {
+	name := sessionPrefix + base(instance)
+	obj, err := t.store.Get(ctx, name)
+	switch {
+	case errors.Is(err, objstore.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case obj.Version != version:
+		return leases.ErrConflict
+	}
+	return t.store.Delete(ctx, name)
+}
 
 // Name is the name of a key's object: each byte of the key but A-Za-z0-9-._~ as
 // %XX, as Sleet names registry files (COMPATIBILITY S4), or, where that is over
 // 200 bytes, the key's SHA-256.
-func Name(key string) string {
+func Name(key string) string { return recordPrefix + base(key) }
+
+func base(key string) string {
 	const hexDigits = "0123456789ABCDEF"
 	b := make([]byte, 0, len(key)+len(key)/2)
 	for _, c := range []byte(key) {
@@ -86,13 +117,13 @@ func Name(key string) string {
 		sum := sha256.Sum256([]byte(key))
 		b = append([]byte(hashPrefix), hex.EncodeToString(sum[:])...)
 	}
-	return recordPrefix + string(b) + suffix
+	return string(b) + suffix
 }
 
-// keyOf is the key that an object's name stands for; hashed says that the name
+// keyOf is the key that the last part of an object's name stands for; hashed says that the name
 // does not tell, and ok is false for what no key is named.
 func keyOf(name string) (key string, hashed, ok bool) {
-	stem, ok := strings.CutSuffix(strings.TrimPrefix(name, recordPrefix), suffix)
+	stem, ok := strings.CutSuffix(name, suffix)
 	if !ok {
 		return "", false, false
 	}
@@ -112,7 +143,7 @@ func keyOf(name string) (key string, hashed, ok bool) {
 		b = append(b, c[0])
 		i += 2
 	}
-	if Name(string(b)) == name {
+	if base(string(b)) == name {
 		return string(b), false, true
 	}
 	digest, isHash := strings.CutPrefix(stem, hashPrefix)
@@ -130,7 +161,7 @@ func hashedKey(row leases.Row) string {
 
 // Get reads the record of a key.
 func (r Reader) Get(ctx context.Context, key string) (leases.Row, error) {
-	return r.get(ctx, key, Name(key))
+	return r.get(ctx, key, r.prefix+base(key))
 }
 
 func (r Reader) get(ctx context.Context, key, name string) (leases.Row, error) {
@@ -148,7 +179,7 @@ func (r Reader) get(ctx context.Context, key, name string) (leases.Row, error) {
 // request of its own.
 func (r Reader) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row, error] {
 	return func(yield func([]leases.Row, error) bool) {
-		for page, err := range r.store.List(ctx, recordPrefix) {
+		for page, err := range r.store.List(ctx, r.prefix) {
 			if err != nil {
 				yield(nil, err)
 				return
@@ -158,7 +189,7 @@ func (r Reader) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row,
 			group, ctx := errgroup.WithContext(ctx)
 			group.SetLimit(parallel)
 			for i, e := range page.Entries {
-				key, hashed, named := keyOf(e.Name)
+				key, hashed, named := keyOf(strings.TrimPrefix(e.Name, r.prefix))
 				if named && !hashed && !strings.HasPrefix(key, prefix) {
 					continue
 				}
@@ -230,10 +261,10 @@ func (r Reader) String() string { return r.store.String() }
 // Write stores a record on a condition.
 func (t *Table) Write(ctx context.Context, w leases.Write) (string, error) {
 	if w.Version == "" {
-		version, err := t.store.Create(ctx, Name(w.Key), w.Body)
+		version, err := t.store.Create(ctx, t.prefix+base(w.Key), w.Body)
 		return version, writeError(err)
 	}
-	version, err := t.store.Swap(ctx, Name(w.Key), w.Version, w.Body)
+	version, err := t.store.Swap(ctx, t.prefix+base(w.Key), w.Version, w.Body)
 	return version, writeError(err)
 }
 

@@ -1,0 +1,596 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// session is the one that this process holds keys under. It is guarded by the
+// process's mu; requests about it are made by whoever has the sessioning token.
+type session struct {
+	instance string
+	item     SessionItem // as last confirmed, or adopted
+	deadline time.Duration
+	tries    []try
+	ended    error // why it is over: a *LostError without a key
+
+	// seen has all marks that were ever seen, handled those whose keys were
+	// given up, which the next renewal drops.
+	seen, handled map[SessionMark]bool // without op
+	// doubtful are keys with a write of ours of unknown outcome, by the version
+	// that it was to replace ("" for none).
+	doubtful map[string]string
+	// revoked are leases that are to be given up since [Process.RenewSession]
+	// last told.
+	revoked []*Lease
+}
+
+// bare is a mark as it is looked up.
+func bare(key string, epoch uint64) SessionMark { return SessionMark{Key: key, Epoch: epoch} }
+
+// overAt says why a session is over, or nil.
+func (p *Process) sessionOver(s *session, now time.Duration) error {
+	switch {
+	case s.ended != nil:
+		return s.ended
+	case p.rules.over(now, s.deadline):
+		return &LostError{Why: "the session of its process was not renewed in time"}
+	}
+	return nil
+}
+
+// endSession stops believing in a session, and so in all of its keys (N3).
+func (p *Process) endSession(s *session, why string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.ended == nil {
+		s.ended = &LostError{Why: why}
+	}
+	return s.ended
+}
+
+// SessionLost reports that a process's session is over, and all keys with it.
+type SessionLost struct {
+	Instance string
+	Why      string
+}
+
+func (e *SessionLost) Error() string {
+	return fmt.Sprintf("session %s is over: %s", e.Instance, e.Why)
+}
+
+// sessionTurn waits until nobody else in this process makes a request about its
+// session.
+func (p *Process) sessionTurn(ctx context.Context) (func(), error) {
+	select {
+	case <-p.sessioning:
+		return func() { p.sessioning <- struct{}{} }, nil
+	case <-ctx.Done():
+		return nil, &BackendError{"wait for another request on the session of", p.node, ctx.Err()}
+	}
+}
+
+// openSession returns the process's session, which is confirmed and believed
+// (N1); a new one where there is none, or none any more.
+func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error) {
+	done, err := p.sessionTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	now := p.clock.Elapsed()
+	p.mu.Lock()
+	s := p.session
+	if s != nil && p.sessionOver(s, now) == nil {
+		left, ttl := s.deadline-now, s.item.Session.TTL()
+		p.mu.Unlock()
+		if left < ttl/2 {
+			if err := p.renewSession(ctx, s); err != nil {
+				return nil, err
+			}
+		}
+		return s, nil
+	}
+	p.mu.Unlock()
+
+	at := p.clock.Now().UTC().Truncate(time.Millisecond)
+	record := Session{
+		Version: RecordVersion, Instance: p.fresh(), Node: p.node, Addr: p.addr, TTLms: terms.TTL.Milliseconds(),
+		Nonce: p.fresh(), State: SessionOpen, Started: at, Renewed: at,
+	}
+	s = &session{
+		instance: record.Instance, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{}, doubtful: map[string]string{},
+	}
+	sent := p.clock.Elapsed()
+	s.deadline = sent + p.rules.holds(record.TTL(), 0)
+	o, item, err := p.writeSession(ctx, nil, record, false)
+	if o != applied && !p.rules.writesBeforeSession() {
+		// It may come to be; its instance is never used.
+		if err == nil {
+			err = &BackendError{"open session for", p.node, ErrConflict}
+		}
+		return nil, err
+	}
+	if item == nil {
+		item = &SessionItem{Session: record}
+	}
+	s.item = *item
+	if p.rules.over(p.clock.Elapsed(), s.deadline) {
+		return nil, &BackendError{"open session for", p.node, errors.New("the answer came after its time")}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := p.session
+	p.session = s
+	if old != nil {
+		p.dropSession(old, s)
+	}
+	return s, nil
+}
+
+// dropSession forgets the keys of a session that is over; p.mu is held.
+func (p *Process) dropSession(old, next *session) {
+	for key, e := range p.entries {
+		if l := e.lease; l != nil && l.session == old {
+			if p.rules.carriesKeys() {
+				l.session = next
+				continue
+			}
+			e.tries = nil
+			if l.ended == nil {
+				l.ended = &LostError{key, l.epoch, old.why(), nil}
+			}
+		}
+	}
+}
+
+func (s *session) why() string {
+	var l *LostError
+	if errors.As(s.ended, &l) {
+		return l.Why
+	}
+	return "the session of its process was not renewed in time"
+}
+
+// writeSession stores a session over the version that was read, and finds out
+// what became of it, as Process.write does for a key.
+func (p *Process) writeSession(ctx context.Context, base *SessionItem, next Session, mark bool) (outcome, *SessionItem, error) {
+	w := Write{Key: next.Instance, Body: next.Encode()}
+	if base != nil {
+		w.Version = base.Version
+	}
+	version, err := p.sessionTable.Write(ctx, w)
+	if err == nil {
+		return applied, &SessionItem{
+			Row: Row{Key: next.Instance, Body: w.Body, Version: version}, Session: next, At: p.clock.Elapsed(),
+		}, nil
+	}
+	cause := &BackendError{"write session", next.Instance, err}
+	if !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrConflict) {
+		return lost, nil, cause
+	}
+	seen, readErr := p.readSession(ctx, next.Instance)
+	switch {
+	case readErr != nil:
+		return unknown, nil, unknownOutcome(cause)
+	case seen.Missing && base == nil:
+		return unknown, nil, unknownOutcome(cause)
+	case seen.Missing || seen.Err != nil:
+		return lost, seen, nil
+	}
+	o := p.rules.sessionReadBack(&next, w.Version, mark, seen)
+	if o == unknown {
+		return unknown, seen, unknownOutcome(cause)
+	}
+	return o, seen, nil
+}
+
+// RenewSession extends the session under which this process holds keys, if it
+// has one, and returns those that it is newly asked to give up: their work has to
+// stop now, and then they are to be released.
+//
+// Errors: a [*SessionLost], after which all its keys are lost; a
+// [*BackendError], after which the session goes on until its deadline.
+func (p *Process) RenewSession(ctx context.Context) (revoked []*Lease, err error) {
+	done, err := p.sessionTurn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	p.mu.Lock()
+	s := p.session
+	p.mu.Unlock()
+	if s == nil {
+		return nil, nil
+	}
+	err = p.renewSession(ctx, s)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	revoked, s.revoked = s.revoked, nil
+	return revoked, err
+}
+
+func (p *Process) renewSession(ctx context.Context, s *session) error {
+	over := func(why string) error {
+		var l *LostError
+		errors.As(p.endSession(s, why), &l)
+		return &SessionLost{s.instance, l.Why}
+	}
+	const late = "it was not renewed in time"
+	for range rounds {
+		now := p.clock.Elapsed()
+		p.mu.Lock()
+		if p.sessionOver(s, now) != nil {
+			p.mu.Unlock()
+			return over(late)
+		}
+		base, deadline := s.item, s.deadline
+		next := p.rules.sessionRenewed(base.Session, p.fresh(), s.handled)
+		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
+		if len(s.tries) >= maxTries {
+			s.tries = slices.Clone(s.tries[1:])
+		}
+		s.tries = append(s.tries, try{next.Nonce, 0, now})
+		p.mu.Unlock()
+
+		o, item, err := p.writeSession(ctx, &base, next, false)
+		if o != unknown && err != nil {
+			return err // nothing was written
+		}
+		if p.rules.over(p.clock.Elapsed(), deadline) {
+			return over("the answer to its renewal came after its time")
+		}
+		switch {
+		case o == unknown:
+			return err
+		case o == lost:
+			return over(lostSession(item))
+		}
+		p.mu.Lock()
+		sent, ours := p.rules.sentAt(s.tries, &Record{Nonce: item.Session.Nonce})
+		s.item = *item
+		if ours {
+			s.deadline = sent + p.rules.holds(item.Session.TTL(), 0)
+			s.tries = nil
+		}
+		p.learnMarks(s)
+		p.mu.Unlock()
+		if o == applied {
+			return nil
+		}
+		// Ours, with a mark or by an earlier write that has landed: go on from
+		// this version.
+	}
+	return &BackendError{"renew session", s.instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)}
+}
+
+// learnMarks takes note of what a session is asked to give up; p.mu is held.
+func (p *Process) learnMarks(s *session) {
+	for _, m := range s.item.Session.Marks {
+		s.seen[bare(m.Key, m.Epoch)] = true
+		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.item.Record.Revoke == nil {
+			e.lease.item.Record.Revoke = &Mark{Op: m.Op, By: "a mark on its session", Reason: "see the audit records"}
+			s.revoked = append(s.revoked, e.lease)
+		}
+	}
+	for m := range s.handled {
+		if !s.item.Session.marked(m.Key, m.Epoch) {
+			delete(s.handled, m)
+		}
+	}
+}
+
+func lostSession(item *SessionItem) string {
+	switch {
+	case item == nil || item.Missing:
+		return "its record is gone"
+	case item.Err != nil:
+		return "its record cannot be read any more"
+	case item.Session.Why == WhyLapsed:
+		return "another process found it lapsed and closed it"
+	case item.Session.Why == WhyKilled:
+		return "an operator has killed it"
+	}
+	return "it is closed"
+}
+
+// Settle does what is left after a renewal of the session: keys whose writes had
+// an unknown outcome are read again, and given back where they turned out to be
+// this session's and nobody here has them (N9); so are keys that it is asked to
+// give up and that nobody here has (N7). What does not succeed is left for the
+// next time.
+func (p *Process) Settle(ctx context.Context) error {
+	p.mu.Lock()
+	s := p.session
+	if s == nil {
+		p.mu.Unlock()
+		return nil
+	}
+	todo := map[string]string{}
+	for key, version := range s.doubtful {
+		todo[key] = version
+	}
+	for _, m := range s.item.Session.Marks {
+		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil {
+			continue // whoever has it gives it back
+		}
+		if !s.handled[bare(m.Key, m.Epoch)] {
+			if _, ok := todo[m.Key]; !ok {
+				todo[m.Key] = anyVersion
+			}
+		}
+	}
+	p.mu.Unlock()
+	keys := make([]string, 0, len(todo))
+	for key := range todo {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	var errs []error
+	for _, key := range keys {
+		if ctx.Err() != nil {
+			break
+		}
+		if err := p.settle(ctx, s, key, todo[key]); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// anyVersion stands for no version in particular.
+const anyVersion = "\x00"
+
+func (p *Process) settle(ctx context.Context, s *session, key, base string) error {
+	e, unlock, err := p.lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	item, err := p.read(ctx, key)
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	version := ""
+	if item != nil {
+		version = item.Version
+	}
+	p.mu.Lock()
+	l := e.lease
+	believed := l != nil && l.session == s && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
+	p.mu.Unlock()
+	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == s.instance
+	if version == base || believed {
+		if version == base && !ours {
+			return nil // it may still land
+		}
+		if believed {
+			p.mu.Lock()
+			delete(s.doubtful, key)
+			p.mu.Unlock()
+			return nil
+		}
+	}
+	if ours {
+		next := p.rules.released(item.Record, p.fresh())
+		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
+		o, _, err := p.write(ctx, "release", item, next, "")
+		switch {
+		case o == unknown:
+			p.mu.Lock()
+			s.doubtful[key] = item.Version
+			p.mu.Unlock()
+			return err
+		case err != nil:
+			return err
+		case o == unconfirmed:
+			return nil // another write of ours; next time
+		}
+		p.mu.Lock()
+		if e.lease != nil && e.lease.session == s {
+			e.lease, e.tries = nil, nil
+		}
+		e.gave = p.clock.Elapsed() + s.item.Session.TTL()
+		p.mu.Unlock()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(s.doubtful, key)
+	for _, m := range s.item.Session.Marks {
+		if m.Key == key && (item == nil || item.Err != nil || !ours || m.Epoch <= item.Record.Epoch) {
+			s.handled[bare(m.Key, m.Epoch)] = true
+		}
+	}
+	return nil
+}
+
+// CloseSession closes the session under which this process holds keys. All work
+// on all of them must have stopped: they are free for others at once, without a
+// write each. It is no error where there is no session.
+func (p *Process) CloseSession(ctx context.Context) error {
+	done, err := p.sessionTurn(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	p.mu.Lock()
+	s := p.session
+	if s == nil {
+		p.mu.Unlock()
+		return nil
+	}
+	if s.ended == nil {
+		s.ended = &LostError{Why: "its process has closed the session"}
+	}
+	base := s.item
+	p.dropSession(s, nil)
+	p.mu.Unlock()
+	for range rounds {
+		next := base.Session
+		next.State, next.Why, next.Nonce, next.Dated = SessionClosed, WhyStop, p.fresh(), nil
+		o, item, err := p.writeSession(ctx, &base, next, false)
+		switch {
+		case err != nil:
+			return err
+		case o == unconfirmed:
+			base = *item
+			continue
+		}
+		p.mu.Lock()
+		p.session = nil
+		p.mu.Unlock()
+		return nil // closed, by us or by another
+	}
+	return &BackendError{"close session", s.instance, ErrConflict}
+}
+
+// HasSession says that this process holds keys under a session, and its id.
+func (p *Process) HasSession() (instance string, left time.Duration, ok bool) {
+	now := p.clock.Elapsed()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.session == nil || p.sessionOver(p.session, now) != nil {
+		return "", 0, false
+	}
+	return p.session.instance, p.session.deadline - now, true
+}
+
+// fence closes a session that was judged to be over, on the very version that
+// was judged (N4). It returns the session as it is then: closed, or, where that
+// did not succeed, what was found (N5).
+func (p *Process) fence(ctx context.Context, judged *SessionItem) (*SessionItem, error) {
+	for {
+		next := judged.Session
+		next.State, next.Why, next.Nonce, next.Dated = SessionClosed, WhyLapsed, p.fresh(), nil
+		o, seen, err := p.writeSession(ctx, judged, next, false)
+		switch {
+		case o == unknown:
+			return nil, err
+		case err != nil:
+			return nil, err
+		case o == applied:
+			p.judgeSession(seen)
+			return seen, nil
+		case seen.Missing || seen.Err != nil:
+			return seen, nil
+		}
+		p.judgeSession(seen)
+		if seen.Session.State == SessionOpen && p.rules.fencesUnjudged() {
+			judged = seen
+			continue
+		}
+		return seen, nil
+	}
+}
+
+// free makes sure that the holder of a key is out, so that the key can be swapped
+// on the version that was read: its session is closed with no lock delay left, or
+// missing. Where it is not, the error is a [*HeldError].
+func (p *Process) free(ctx context.Context, item *Item) error {
+	s := item.Session
+	held := func(left time.Duration) error { return &HeldError{item.Key, item.Record, left} }
+	switch {
+	case s.Err != nil:
+		return s.Err
+	case s.Missing:
+		return nil
+	case !s.Life.Over:
+		return held(s.Life.Left)
+	case s.Session.State == SessionClosed || !p.rules.needsFence():
+		return nil
+	}
+	fenced, err := p.fence(ctx, s)
+	if err != nil {
+		return err
+	}
+	item.Session = fenced
+	switch {
+	case fenced.Err != nil:
+		return fenced.Err
+	case fenced.Missing, fenced.Session.State == SessionClosed && fenced.Life.Over:
+		return nil
+	}
+	return held(fenced.Life.Left)
+}
+
+// Kill closes another process's session, whose keys are all free after its lock
+// delay, which is at least what its holder needs to notice.
+//
+// Errors: [*RefusedError] (it is closed already), [*CorruptError],
+// [*BackendError]; ErrNotFound.
+func (p *Process) Kill(ctx context.Context, instance, by, reason string, delay time.Duration) (*SessionItem, error) {
+	if by == "" || reason == "" {
+		return nil, fmt.Errorf("killing session %s needs who does it, and a reason", instance)
+	}
+	if err := p.ready(ctx); err != nil {
+		return nil, err
+	}
+	op := p.operation(instance)
+	audit := Audit{Version: RecordVersion, Op: op, Action: "kill-session", By: by, Reason: reason, Key: instance}
+	var last error
+	for try := range rounds {
+		s, err := p.Session(ctx, instance)
+		if err != nil {
+			return nil, err
+		}
+		if s.Session.State == SessionClosed {
+			return nil, &RefusedError{Key: instance, Why: fmt.Sprintf("session %s is closed already (%s)", instance, s.Session.Why)}
+		}
+		next := s.Session
+		d := p.rules.forceDelay(delay, s.Session.TTL(), false, p.table.Dates())
+		next.State, next.Why, next.Nonce, next.Dated = SessionClosed, WhyKilled, p.fresh(), nil
+		next.LockDelayMS = d.Milliseconds()
+		if try == 0 {
+			audit.SeenSession, audit.LockDelayMS = &s.Session, next.LockDelayMS
+			if err := p.append(ctx, audit, "-intent"); err != nil {
+				return nil, err
+			}
+		}
+		o, seen, err := p.writeSession(ctx, s, next, false)
+		if err == nil && o != applied {
+			last = &BackendError{"kill session", instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)}
+			continue
+		}
+		if audit.Outcome = "killed"; err != nil {
+			audit.Outcome, audit.Error = "failed", err.Error()
+			if errors.Is(err, ErrUnknown) {
+				audit.Outcome = "unknown"
+			}
+		}
+		if auditErr := p.append(ctx, audit, "-outcome"); auditErr != nil && err == nil {
+			err = fmt.Errorf("session %s was killed, and no record of it written: %w", instance, auditErr)
+		}
+		if err == nil {
+			p.judgeSession(seen)
+		}
+		return seen, err
+	}
+	return nil, last
+}
+
+// SessionRest is how long a closed session stays after its lock delay.
+const SessionRest = 24 * time.Hour
+
+// Expired says that a closed session can be deleted: its lock delay is over, and
+// a day more.
+func (v *View) Expired(s *SessionItem) bool {
+	return s.Err == nil && !s.Missing && s.Session.State == SessionClosed && v.rules.mayDelete(s.Session.LockDelay(), s.Life)
+}
+
+// DeleteSession deletes a session that [View.Expired] says can be.
+func (p *Process) DeleteSession(ctx context.Context, s *SessionItem) error {
+	if !p.Expired(s) {
+		return &RefusedError{Key: s.Key, Why: fmt.Sprintf("session %s is not closed for long enough", s.Key)}
+	}
+	t, ok := p.table.(SessionTable)
+	if !ok {
+		return nil
+	}
+	if err := t.DeleteSession(ctx, s.Session.Instance, s.Version); err != nil {
+		return &BackendError{"delete session", s.Session.Instance, err}
+	}
+	return nil
+}

@@ -1,0 +1,220 @@
+package leases_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shardctl/shardctl/pkg/leases"
+)
+
+func TestSessionRecord(t *testing.T) {
+	at := time.Date(2026, 12, 1, 4, 0, 0, 0, time.UTC)
+	s := leases.Session{
+		Version: 1, Instance: "i", Node: "n", Addr: "http://n", TTLms: 30000, Nonce: "x", State: leases.SessionClosed,
+		Why: leases.WhyKilled, LockDelayMS: 40000, Dated: &at, Marks: []leases.SessionMark{{Key: "k", Epoch: 3, Op: "o"}},
+		Started: at, Renewed: at,
+	}
+	const want = `{"version":1,"instance":"i","node":"n","addr":"http://n","ttl_ms":30000,"nonce":"x","state":"closed","why":"killed",` +
+		`"lock_delay_ms":40000,"dated":"2026-12-01T04:00:00Z","marks":[{"key":"k","epoch":3,"op":"o"}],` +
+		`"started":"2026-12-01T04:00:00Z","renewed":"2026-12-01T04:00:00Z"}`
+	if got := string(s.Encode()); got != want {
+		t.Errorf("encoded:\n%s\nwant\n%s", got, want)
+	}
+	back, err := leases.DecodeSession([]byte(want))
+	if diff := cmp.Diff(s, back); err != nil || diff != "" {
+		t.Errorf("decoded: %v\n%s", err, diff)
+	}
+	for _, bad := range []string{
+		``, `[]`, `{"version":1}`, want[:len(want)-1], want + "x", `{"version":2}`,
+		`{"version":1,"instance":"i","node":"","ttl_ms":0,"nonce":"x","state":"open","marks":[]}`,
+		`{"version":1,"instance":"i","node":"","ttl_ms":9,"nonce":"x","State":"open","marks":[]}`,
+		`{"version":1,"instance":"i","node":"","ttl_ms":9,"nonce":"x","state":"closed","marks":[]}`,
+	} {
+		if _, err := leases.DecodeSession([]byte(bad)); err == nil {
+			t.Errorf("decoded: %s", bad)
+		}
+	}
+}
+
+func TestSessionHoldsManyKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		p, other := newProcess(t, table, "a"), newProcess(t, table, "b")
+		var lost atomic.Int64
+		k := leases.NewKeeper(p, leases.KeeperOptions{
+			Terms: leases.Terms{TTL: 30 * time.Second, Stop: 2 * time.Second}, OnLost: func(string, error) { lost.Add(1) },
+		})
+		keys := make([]string, 100)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+		}
+		held, errs := k.AcquireAll(ctx, keys)
+		if err := errors.Join(errs...); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if lost.Load() != 0 || held[42].Lease().Left() < 15*time.Second {
+			t.Fatalf("%d lost, %v left", lost.Load(), held[42].Lease().Left())
+		}
+		var heldBy *leases.HeldError
+		if _, err := other.Acquire(ctx, "k1", leases.Terms{}); !errors.As(err, &heldBy) || heldBy.Left <= 0 {
+			t.Fatalf("acquire of a key that is held under a session: %v", err)
+		}
+
+		// One is to be given up; the others stay.
+		if _, err := other.Revoke(ctx, "k7", "b", "rebalance"); err != nil {
+			t.Fatal(err)
+		}
+		<-held[7].Context().Done()
+		var revoked *leases.RevokedError
+		if !errors.As(context.Cause(held[7].Context()), &revoked) || held[7].Lease().Left() > 0 || held[8].Context().Err() != nil {
+			t.Fatalf("cause %v", context.Cause(held[7].Context()))
+		}
+		if err := k.Release(ctx, "k7"); err != nil {
+			t.Fatal(err)
+		}
+		l, err := other.Acquire(ctx, "k7", leases.Terms{})
+		if err != nil || l.Epoch() != 2 {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		instance := held[0].Lease().Instance()
+		s, err := other.Session(ctx, instance)
+		if err != nil || len(s.Session.Marks) != 0 || s.Session.Dated != nil {
+			t.Errorf("the session keeps a mark that was handled: %+v %v", s.Session, err)
+		}
+
+		// A clean end frees all at once.
+		if err := k.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := other.Acquire(ctx, "k8", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Fatal(err)
+		}
+		if s, err = other.Session(ctx, instance); err != nil || s.Session.Why != leases.WhyStop || !s.Life.Over {
+			t.Errorf("after the close: %+v %v", s, err)
+		}
+		if err := other.DeleteSession(ctx, s); err == nil {
+			t.Error("a session was deleted at once")
+		}
+		time.Sleep(25 * time.Hour)
+		if s, err = other.Session(ctx, instance); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.DeleteSession(ctx, s); err != nil {
+			t.Error(err)
+		}
+		if l, err := newProcess(t, table, "c").Acquire(ctx, "k9", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Errorf("acquire where the session is gone: %v", err)
+		}
+	})
+}
+
+func TestSessionIsFencedKilledAndForced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b, c := newProcess(t, table, "a"), newProcess(t, table, "b"), newProcess(t, table, "c")
+		terms := leases.Terms{TTL: 10 * time.Second, Session: true}
+		hold := func(keys ...string) (all []*leases.Lease) {
+			for _, key := range keys {
+				l, err := a.Acquire(ctx, key, terms)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, l)
+			}
+			return all
+		}
+		first := hold("k1", "k2", "k3")
+		time.Sleep(11 * time.Second)
+		l, err := b.Acquire(ctx, "k1", leases.Terms{TTL: 10 * time.Second})
+		if err != nil || l.Epoch() != 2 {
+			t.Fatalf("takeover: %v", err)
+		}
+		s, err := b.Session(ctx, first[0].Instance())
+		if err != nil || s.Session.Why != leases.WhyLapsed {
+			t.Errorf("the session was not fenced: %+v, %v", s, err)
+		}
+		var lost *leases.SessionLost
+		if _, err := a.RenewSession(ctx); !errors.As(err, &lost) || first[1].Left() > 0 {
+			t.Errorf("renewal of a fenced session: %v", err)
+		}
+		second := hold("k2", "k3")
+		if second[0].Epoch() != 2 || second[0].Instance() == first[1].Instance() {
+			t.Errorf("after the loss of its session a process has %s at epoch %d", second[0].Instance(), second[0].Epoch())
+		}
+
+		// Force finds a live session alive, and goes past it only with a lock.
+		force := leases.Force{By: "me", Reason: "test"}
+		go func() {
+			time.Sleep(3 * time.Second)
+			a.RenewSession(ctx)
+		}()
+		f, err := c.PlanForce(ctx, "k2", force)
+		if err != nil || f.Watch != 10500*time.Millisecond {
+			t.Fatal(f, err)
+		}
+		var alive *leases.AliveError
+		if _, err := c.Force(ctx, f); !errors.As(err, &alive) {
+			t.Fatalf("force of a live session's key: %v", err)
+		}
+		force.NoWatch = true
+		if f, err = c.PlanForce(ctx, "k2", force); err != nil || f.Delay < 10500*time.Millisecond {
+			t.Fatal(f, err)
+		}
+		forced, err := c.Force(ctx, f)
+		if err != nil || forced.After.Epoch != 3 || !forced.Changed {
+			t.Fatal(forced, err)
+		}
+		revoked, err := a.RenewSession(ctx)
+		if err != nil || len(revoked) != 1 || revoked[0] != second[0] || second[0].Left() > 0 || second[1].Left() <= 0 {
+			t.Errorf("after a force without a watch: %v, %v", revoked, err)
+		}
+		if err := a.Release(ctx, second[0]); !errors.As(err, new(*leases.LostError)) {
+			t.Errorf("release of a key that was forced: %v", err)
+		}
+
+		// A kill locks all keys for a time.
+		killed, err := c.Kill(ctx, second[1].Instance(), "me", "test", 0)
+		if err != nil || killed.Session.LockDelay() < 10500*time.Millisecond {
+			t.Fatal(killed, err)
+		}
+		if _, err := a.RenewSession(ctx); !errors.As(err, &lost) {
+			t.Errorf("renewal of a killed session: %v", err)
+		}
+		var held *leases.HeldError
+		if _, err := b.Acquire(ctx, "k3", leases.Terms{}); !errors.As(err, &held) {
+			t.Errorf("acquire of a killed session's key: %v", err)
+		}
+		time.Sleep(11 * time.Second)
+		if l, err := b.Acquire(ctx, "k3", leases.Terms{}); err != nil || l.Epoch() != 3 {
+			t.Errorf("acquire after the lock delay: %v", err)
+		}
+
+		// A dead session's keys are forced with one watch and one fence.
+		third := hold("k4", "k5")
+		force.NoWatch = false
+		for _, key := range []string{"k4", "k5"} {
+			f, err := c.PlanForce(ctx, key, force)
+			if err != nil {
+				t.Fatal(err)
+			}
+			forced, err := c.Force(ctx, f)
+			if err != nil || forced.After.Epoch != 2 || forced.After.LockDelayMS != 0 {
+				t.Fatal(forced, err)
+			}
+		}
+		if third[0].Left() > 0 {
+			t.Error("a key that was forced is believed")
+		}
+	})
+}
