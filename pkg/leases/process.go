@@ -92,7 +92,9 @@ type Process struct {
 	entries map[string]*entry
 	life    life
 	session *session
-	watches map[string]*watching // of other processes' sessions
+	// Of other processes' sessions, by their instances.
+	watches map[string]*watching
+	fencing map[string]*look
 }
 
 // life is this process's life, as a table with lives keeps it.
@@ -144,7 +146,7 @@ func NewProcess(t Table, o Options) (*Process, error) {
 	}
 	p := &Process{
 		View: NewView(t, o.Clock), table: t, node: o.Node, addr: o.Addr, random: o.Random, first: 1, shared: true,
-		checking: make(chan struct{}, 1), sessioning: make(chan struct{}, 1), entries: map[string]*entry{}, watches: map[string]*watching{},
+		checking: make(chan struct{}, 1), sessioning: make(chan struct{}, 1), entries: map[string]*entry{}, watches: map[string]*watching{}, fencing: map[string]*look{},
 	}
 	p.checking <- struct{}{}
 	p.sessioning <- struct{}{}

@@ -486,6 +486,37 @@ func (p *Process) fence(ctx context.Context, judged *SessionItem) (*SessionItem,
 	}
 }
 
+// fenceOnce is fence for many keys of one session at a time.
+func (p *Process) fenceOnce(ctx context.Context, judged *SessionItem) (*SessionItem, error) {
+	p.mu.Lock()
+	f := p.fencing[judged.Key]
+	if f != nil {
+		p.mu.Unlock()
+		select {
+		case <-f.done:
+			return f.session, f.err
+		case <-ctx.Done():
+			return nil, &BackendError{"fence session", judged.Key, ctx.Err()}
+		}
+	}
+	p.View.mu.Lock()
+	closed := p.closed[judged.Key]
+	p.View.mu.Unlock()
+	if closed != nil {
+		p.mu.Unlock()
+		return closed, nil
+	}
+	f = &look{done: make(chan struct{})}
+	p.fencing[judged.Key] = f
+	p.mu.Unlock()
+	f.session, f.err = p.fence(ctx, judged)
+	p.mu.Lock()
+	delete(p.fencing, judged.Key)
+	p.mu.Unlock()
+	close(f.done)
+	return f.session, f.err
+}
+
 // free makes sure that the holder of a key is out, so that the key can be swapped
 // on the version that was read: its session is closed with no lock delay left, or
 // missing. Where it is not, the error is a [*HeldError].
@@ -502,7 +533,7 @@ func (p *Process) free(ctx context.Context, item *Item) error {
 	case s.Session.State == SessionClosed || !p.rules.needsFence():
 		return nil
 	}
-	fenced, err := p.fence(ctx, s)
+	fenced, err := p.fenceOnce(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -158,19 +158,49 @@ func (v *View) rememberClosed(s *SessionItem) {
 // holder reads the session that a key's record names, which it was read before.
 func (v *View) holder(ctx context.Context, instance string) (*SessionItem, error) {
 	v.mu.Lock()
-	s := v.closed[instance]
-	v.mu.Unlock()
-	if s != nil {
+	if s := v.closed[instance]; s != nil {
+		v.mu.Unlock()
 		return s, nil
 	}
-	s, err := v.readSession(ctx, instance)
-	if err != nil || s.Missing {
-		if err == nil && v.rules.rememberMissing() {
-			v.rememberClosed(&SessionItem{Row: s.Row, Session: Session{Instance: instance}, Missing: true, Life: s.Life})
+	if look := v.looking[instance]; look != nil { // many keys are looked at together
+		v.mu.Unlock()
+		select {
+		case <-look.done:
+		case <-ctx.Done():
+			return nil, &BackendError{"read session", instance, ctx.Err()}
 		}
-		return s, err
+		// That it is missing counts only when read after the key.
+		if look.err == nil && !look.session.Missing {
+			return look.session, nil
+		}
+		return v.readAndJudge(ctx, instance)
 	}
-	if s.Err == nil {
+	look := &look{done: make(chan struct{})}
+	v.looking[instance] = look
+	v.mu.Unlock()
+	look.session, look.err = v.readAndJudge(ctx, instance)
+	v.mu.Lock()
+	delete(v.looking, instance)
+	v.mu.Unlock()
+	close(look.done)
+	return look.session, look.err
+}
+
+// look is a read of a session that several keys wait for.
+type look struct {
+	done    chan struct{}
+	session *SessionItem
+	err     error
+}
+
+func (v *View) readAndJudge(ctx context.Context, instance string) (*SessionItem, error) {
+	s, err := v.readSession(ctx, instance)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.Missing && v.rules.rememberMissing():
+		v.rememberClosed(&SessionItem{Row: s.Row, Session: Session{Instance: instance}, Missing: true, Life: s.Life})
+	case !s.Missing && s.Err == nil:
 		v.judgeSession(s)
 	}
 	return s, nil

@@ -50,6 +50,8 @@ type View struct {
 	mu     sync.Mutex
 	sights map[string]sight
 	closed map[string]*SessionItem // for ever
+	// looking are reads of sessions that are under way.
+	looking map[string]*look
 }
 
 // sight is a sign of life and when it was first seen.
@@ -66,7 +68,10 @@ func NewView(r Reader, clock Clock) *View {
 	if clock == nil {
 		clock = SystemClock()
 	}
-	return &View{table: r, clock: clock, rules: lawful{}, sights: map[string]sight{}, closed: map[string]*SessionItem{}}
+	return &View{
+		table: r, clock: clock, rules: lawful{},
+		sights: map[string]sight{}, closed: map[string]*SessionItem{}, looking: map[string]*look{},
+	}
 }
 
 // Table is what the view reads from.
