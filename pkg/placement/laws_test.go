@@ -319,9 +319,9 @@ func TestFNVDecomposes(t *testing.T) {
 func TestScoreRing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		highs := rapid.SliceOfN(rapid.Uint64Range(0, math.MaxUint32), 1, 4).Draw(t, "high halves")
-		entry := rapid.Custom(func(t *rapid.T) ringEntry {
+		entry := rapid.Custom(func(t *rapid.T) candidate {
 			low := rapid.OneOf(rapid.Uint64Range(0, 3), rapid.Uint64Range(0, math.MaxUint32)).Draw(t, "low")
-			return ringEntry{score: rapid.SampledFrom(highs).Draw(t, "high")<<32 | low}
+			return candidate{score: rapid.SampledFrom(highs).Draw(t, "high")<<32 | low}
 		})
 		entries := rapid.SliceOfN(entry, 1, 40).Draw(t, "entries")
 		for i := range entries {
