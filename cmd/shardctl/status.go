@@ -204,8 +204,8 @@ func newStatusResult(ctx context.Context, f *inspect.Fleet, o *statusOptions) (*
 		return nil, failure("node %q has no heartbeat in %s", o.node, r.Root).about(o.node).withHint("shardctl nodes list shows those that have")
 	}
 	counts := statusCounts{}
-	for _, d := range f.State.Databases {
-		assignments := assigner.Assign(d.URL, f.State.Settings(d))
+	assigner.AssignAll(f.State, f.State.Databases, func(i int, _ *fleet.Settings, assignments []fleet.Assignment) {
+		d := f.State.Databases[i]
 		if d.Disabled {
 			assignments = nil
 		}
@@ -215,7 +215,7 @@ func newStatusResult(ctx context.Context, f *inspect.Fleet, o *statusOptions) (*
 		if shown, ok := newStatusDatabase(d, assignments, o); ok {
 			r.Databases = append(r.Databases, shown)
 		}
-	}
+	})
 	if o.database != "" && len(r.Databases) == 0 {
 		return nil, failure("database %s is not registered in %s", o.database, r.Root).about(o.database).withHint("shardctl databases list shows those that are")
 	}

@@ -102,58 +102,128 @@ func (a *Assigner) Candidates(s Service) placement.NodeSet { return a.services[s
 // Assign returns the assignments of a database, given by its canonical URL, in
 // the order of its services; mirror has one for each applied target, by name.
 func (a *Assigner) Assign(database string, s *Settings) []Assignment {
-	return a.appendAssignments(make([]Assignment, 0, len(s.Services)), database, s)
+	nodes := appendNodes(nil, database, placement.HashSleetDatabase(database), a.appendSteps(nil, s))
+	assignments, _ := a.name(make([]Assignment, 0, len(s.Services)), nodes, database, s)
+	return assignments
 }
 
-// appendAssignments is Assign that appends to a slice.
-func (a *Assigner) appendAssignments(dst []Assignment, database string, s *Settings) []Assignment {
-	hashed := placement.HashSleetDatabase(database)
+// AssignAll calls use with the settings of each of some databases of a state and
+// with what [Assigner.Assign] says of it, in order. It is faster than one by one.
+// use must not keep the slice.
+func (a *Assigner) AssignAll(state *State, databases []Database, use func(i int, s *Settings, assignments []Assignment)) {
+	var urls []string
+	var settings []*Settings // of a few at a time, as each may have its own
+	var nodes []int
+	var assignments []Assignment
+	for i := 0; i < len(databases); {
+		urls, settings = urls[:0], settings[:0]
+		for _, d := range databases[i:min(i+hashedAtOnce, len(databases))] {
+			urls, settings = append(urls, d.URL), append(settings, state.Settings(d))
+		}
+		nodes = a.AppendNodes(nodes[:0], urls, settings)
+		rest := nodes
+		for j, url := range urls {
+			assignments, rest = a.name(assignments[:0], rest, url, settings[j])
+			use(i, settings[j], assignments)
+			i++
+		}
+	}
+}
+
+// name appends the assignments of a database, whose nodes are the first of a
+// list as [Assigner.AppendNodes] makes it, and returns the rest of that list.
+func (a *Assigner) name(dst []Assignment, nodes []int, database string, s *Settings) ([]Assignment, []int) {
+	take := func(service Service) []string {
+		n := nodes[0]
+		ids := a.idsOf(service, nodes[1:1+n])
+		nodes = nodes[1+n:]
+		return ids
+	}
 	for _, service := range s.Services {
 		if service != Mirror {
-			dst = append(dst, Assignment{
-				Service: service, Nodes: a.topIDs(service, a.services[service], hashed, s.nodesFor(service)),
-			})
+			dst = append(dst, Assignment{Service: service, Nodes: take(service)})
 			continue
 		}
 		for _, t := range s.AppliedTargets(database) {
-			dst = append(dst, Assignment{
-				Service: Mirror, Target: t.Name, Destination: t.Destination,
-				Nodes: a.topIDs(Mirror, a.ranking(Mirror, t.Name), hashed, 1),
-			})
+			dst = append(dst, Assignment{Service: Mirror, Target: t.Name, Destination: t.Destination, Nodes: take(Mirror)})
 		}
+	}
+	return dst, nodes
+}
+
+// idsOf returns the ids of candidates. One id is a part of the list of all, so
+// that it costs no memory.
+func (a *Assigner) idsOf(s Service, candidates []int) []string {
+	if len(candidates) == 1 {
+		i := candidates[0]
+		return a.ids[s][i : i+1 : i+1]
+	}
+	ids := make([]string, len(candidates))
+	for i, candidate := range candidates {
+		ids[i] = a.ids[s][candidate]
+	}
+	return ids
+}
+
+// hashedAtOnce is how many databases are hashed before they are placed.
+const hashedAtOnce = 64
+
+// AppendNodes appends what [Assigner.Assign] says of each database, in order, at
+// little cost: for each assignment how many nodes it has, and then each node's
+// index in [Assigner.Candidates] of the service. Each database has its settings
+// at the same index.
+func (a *Assigner) AppendNodes(dst []int, databases []string, settings []*Settings) []int {
+	var hashed [hashedAtOnce]placement.SleetDatabase
+	var steps []step
+	var of *Settings // what steps are for
+	for len(databases) > 0 {
+		n := min(len(databases), hashedAtOnce)
+		placement.HashSleetDatabases(hashed[:n], databases[:n])
+		for i, s := range settings[:n] {
+			if s != of {
+				steps, of = a.appendSteps(steps[:0], s), s
+			}
+			dst = appendNodes(dst, databases[i], hashed[i], steps)
+		}
+		databases, settings = databases[n:], settings[n:]
 	}
 	return dst
 }
 
-// AppendNodes appends what [Assigner.Assign] says, for many databases at little
-// cost: for each assignment, in the same order, how many nodes it has, and then
-// each node's index in [Assigner.Candidates] of the service.
-func (a *Assigner) AppendNodes(dst []int, database string, s *Settings) []int {
-	hashed := placement.HashSleetDatabase(database)
+// step is an assignment of the databases that have the same settings.
+type step struct {
+	ranking *placement.SleetService
+	nodes   int
+	rule    *mirrorRule // which applies to some of the databases; nil but for mirror
+}
+
+func (a *Assigner) appendSteps(dst []step, s *Settings) []step {
 	for _, service := range s.Services {
 		if service != Mirror {
-			dst = appendTop(dst, a.services[service], hashed, s.nodesFor(service))
+			ranking := a.services[service]
+			dst = append(dst, step{ranking, min(s.nodesFor(service), ranking.Nodes().Len()), nil})
 			continue
 		}
 		for i := range s.Mirror.rules {
-			if rule := &s.Mirror.rules[i]; rule.applies(database) {
-				dst = appendTop(dst, a.ranking(Mirror, rule.name), hashed, 1)
-			}
+			rule := &s.Mirror.rules[i]
+			ranking := a.ranking(Mirror, rule.name)
+			dst = append(dst, step{ranking, min(1, ranking.Nodes().Len()), rule})
 		}
 	}
 	return dst
 }
 
-func appendTop(dst []int, ranking *placement.SleetService, database placement.SleetDatabase, k int) []int {
-	if k == 1 {
-		if owner := ranking.Owner(database); owner >= 0 {
-			return append(dst, 1, owner)
+func appendNodes(dst []int, database string, hashed placement.SleetDatabase, steps []step) []int {
+	for i := range steps {
+		s := &steps[i]
+		switch {
+		case s.rule != nil && !s.rule.applies(database):
+		case s.nodes == 1:
+			dst = append(dst, 1, s.ranking.Owner(hashed))
+		default:
+			dst = s.ranking.AppendTop(append(dst, s.nodes), hashed, s.nodes)
 		}
-		return append(dst, 0)
 	}
-	at := len(dst)
-	dst = ranking.AppendTop(append(dst, 0), database, min(k, ranking.Nodes().Len()))
-	dst[at] = len(dst) - at - 1
 	return dst
 }
 
@@ -161,7 +231,7 @@ func appendTop(dst []int, ranking *placement.SleetService, database placement.Sl
 // nodes, the next its heirs. target is "" but for mirror.
 func (a *Assigner) Ranking(database string, s Service, target string) []string {
 	ranking := a.ranking(s, target)
-	return slices.Clone(a.topIDs(s, ranking, placement.HashSleetDatabase(database), ranking.Nodes().Len()))
+	return a.idsOf(s, ranking.AppendTop(nil, placement.HashSleetDatabase(database), ranking.Nodes().Len()))
 }
 
 // nodesFor returns how many nodes run a service (S17).
@@ -170,22 +240,4 @@ func (s *Settings) nodesFor(service Service) int {
 		return int(s.Workers.Count)
 	}
 	return 1
-}
-
-// topIDs returns the ids of the first k of a ranking of a service's candidates.
-// One id is a part of the list of all, so that it costs no memory.
-func (a *Assigner) topIDs(s Service, ranking *placement.SleetService, database placement.SleetDatabase, k int) []string {
-	all := a.ids[s]
-	if k == 1 {
-		if owner := ranking.Owner(database); owner >= 0 {
-			return all[owner : owner+1 : owner+1]
-		}
-		return []string{}
-	}
-	top := ranking.AppendTop(nil, database, min(k, len(all)))
-	ids := make([]string, len(top))
-	for i, node := range top {
-		ids[i] = all[node]
-	}
-	return ids
 }

@@ -171,7 +171,7 @@ func TestAssignProperties(t *testing.T) {
 		if diff := gocmp.Diff(want, a.Assign(database, policy.Settings())); diff != "" {
 			t.Fatalf("(-want +got):\n%s", diff)
 		}
-		indices := a.AppendNodes(nil, database, policy.Settings())
+		indices := a.AppendNodes(nil, []string{database}, []*Settings{policy.Settings()})
 		for _, w := range want {
 			n := indices[0]
 			got := []string{}
@@ -187,6 +187,52 @@ func TestAssignProperties(t *testing.T) {
 			t.Fatalf("indices left: %v", indices)
 		}
 	})
+}
+
+// Databases assigned together have the assignments that each has alone, which are
+// those of S16: enough of them to take every short cut.
+func TestAssignAll(t *testing.T) {
+	root := newFakeRoot()
+	root.put(PolicyName, "[database.mirror.targets]\nodd={url='gs://dr', source_prefix='s3://b/odd'}\nall.url='gs://all'\n")
+	for i := range 5000 {
+		url := fmt.Sprintf("s3://b/%s/%d", [2]string{"even", "odd"}[i%2], i)
+		override := ""
+		if i%10 == 0 {
+			override = fmt.Sprintf("[compaction-workers]\ncount=%d\n", 1+i%50)
+		}
+		root.put(entryName(t, url), override)
+	}
+	root.put(entryName(t, "s3://b/bad"), "services = 7")
+	state := NewPoller(root, PollerOptions{}).Poll(ctx(t))
+	ids := []string{"n1", "n2", "n3", "n4", "n5"}
+	a := mustAssigner(t, liveNodes(Services(), ids...))
+	databases := state.Databases[1:]
+	next := 0
+	a.AssignAll(state, databases, func(i int, s *Settings, got []Assignment) {
+		d := databases[i]
+		if i != next {
+			t.Fatalf("database %d after %d", i, next-1)
+		}
+		next++
+		if diff := gocmp.Diff(a.Assign(d.URL, state.Settings(d)), append([]Assignment{}, got...)); diff != "" {
+			t.Fatalf("%s (-alone +together):\n%s", d.URL, diff)
+		}
+		for _, as := range got {
+			key := []string{d.URL, as.Service.String()}
+			if as.Target != "" {
+				key = append(key, as.Target)
+			}
+			if want := referenceRanking(key, ids)[:len(as.Nodes)]; !slices.Equal(as.Nodes, want) {
+				t.Fatalf("%s: %v, want %v", key, as.Nodes, want)
+			}
+		}
+		if diff := gocmp.Diff(state.Settings(d).Workers.Count, s.Workers.Count); diff != "" {
+			t.Fatalf("%s: other settings (-want +got):\n%s", d.URL, diff)
+		}
+	})
+	if next != len(databases) {
+		t.Fatalf("%d databases, want %d", next, len(databases))
+	}
 }
 
 // S18: which targets apply, and where to.

@@ -95,14 +95,12 @@ func assignAll(state *State, assigner *Assigner, mirrors bool, use func(i int, a
 	checkers := make([]*placementChecker, (n+assignChunk-1)/assignChunk)
 	inParallel(runtime.GOMAXPROCS(0), len(checkers), func(c int) {
 		checkers[c] = newPlacementChecker(state, mirrors)
-		var assignments []Assignment
-		for i := c * assignChunk; i < min((c+1)*assignChunk, n); i++ {
-			d := state.Databases[i]
-			settings := state.Settings(d)
-			assignments = assigner.appendAssignments(assignments[:0], d.URL, settings)
-			checkers[c].check(d.URL, settings, assignments)
-			use(i, assignments)
-		}
+		first := c * assignChunk
+		databases := state.Databases[first:min(first+assignChunk, n)]
+		assigner.AssignAll(state, databases, func(i int, s *Settings, assignments []Assignment) {
+			checkers[c].check(databases[i].URL, s, assignments)
+			use(first+i, assignments)
+		})
 	})
 	all := newPlacementChecker(state, mirrors)
 	for _, c := range checkers {
