@@ -34,14 +34,13 @@ type systemClock struct {
 }
 
 func (c *systemClock) Elapsed() time.Duration {
-	now := time.Now()
-	elapsed := now.Sub(c.start) // monotonic: stands still in suspend
 	if c.hasBoot {
 		if boot, ok := bootTime(); ok {
-			return max(elapsed, boot-c.boot)
+			return boot - c.boot
 		}
 	}
-	return max(elapsed, now.Round(0).Sub(c.start.Round(0)))
+	now := time.Now()
+	return max(now.Sub(c.start), now.Round(0).Sub(c.start.Round(0)))
 }
 
 func (c *systemClock) Now() time.Time { return time.Now() }

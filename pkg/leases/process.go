@@ -214,6 +214,15 @@ func (l *Lease) until() time.Duration {
 	return l.deadline
 }
 
+// Fresh says that the lease may be answered from memory: it has more than 5 s
+// left (COMPATIBILITY M5), or a quarter of its TTL where that is less.
+func (l *Lease) Fresh() bool {
+	now := l.p.clock.Elapsed()
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	return l.errAt(now) == nil && l.until()-now > min(5*time.Second, l.ttl()/4)
+}
+
 // Err says why the lease is over: a [*LostError], or nil while it is not.
 func (l *Lease) Err() error {
 	now := l.p.clock.Elapsed()

@@ -1,0 +1,274 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/placement"
+)
+
+// Peer is a live node and where it is reached.
+type Peer struct {
+	ID   string
+	Addr string // base URL, "" where it has none
+}
+
+// Where says who serves a key.
+type Where int
+
+const (
+	// Unknown: it cannot be told, so nobody may serve it here (HAZARDS H7, H8).
+	Unknown Where = iota
+	// Local: this node has the key, under the epoch.
+	Local
+	// Remote: another node has it, or is to have it, at the address.
+	Remote
+	// Held: another has it and gives no address.
+	Held
+)
+
+func (w Where) String() string { return [...]string{"unknown", "local", "remote", "held"}[w] }
+
+// Resolution is the answer of [Resolver.Resolve].
+type Resolution struct {
+	Where Where
+	Node  string // the holder, or the owner by placement
+	Addr  string // of a remote one
+	Epoch uint64 // of a local one; 0 where no lease is needed
+	// Err says why it is unknown.
+	Err error
+}
+
+// ResolverOptions are what a [Resolver] goes by.
+type ResolverOptions struct {
+	// Self is this node, which need not be among the peers.
+	Self Peer
+	// Disabled has every key local, without a lease.
+	Disabled bool
+	// Scheme ranks nodes: that called mentedb for a MenteDB fleet.
+	Scheme *placement.Scheme
+	// Keeper holds this node's leases.
+	Keeper *leases.Keeper
+	// Store reads leases of others.
+	Store leases.Store
+}
+
+const (
+	// fresh is what a held lease must have left to be believed without a look,
+	// and how long a holder is remembered (COMPATIBILITY M5, M6).
+	fresh = 5 * time.Second
+	// maxHolders bounds how many holders are remembered (HAZARDS H10).
+	maxHolders = 100_000
+)
+
+// Resolver answers who serves a key: its holder, not the placement, which only
+// says who is to take a key that nobody has (COMPATIBILITY M5). It may be used by
+// several goroutines; a key that is held here is answered without waiting for
+// any request.
+type Resolver struct {
+	o ResolverOptions
+
+	members atomic.Pointer[members]
+
+	mu      sync.Mutex
+	holders map[string]holder
+}
+
+// members are the live nodes, ranked.
+type members struct {
+	ranking placement.Ranking
+	addrs   map[string]string
+}
+
+// holder is who was seen to hold a key, and how long that is good for.
+type holder struct {
+	record leases.Record // zero where nobody holds it
+	until  time.Duration
+}
+
+// NewResolver knows no members yet, so that keys which are not held here are
+// unknown.
+func NewResolver(o ResolverOptions) *Resolver {
+	return &Resolver{o: o, holders: map[string]holder{}}
+}
+
+// SetMembers takes over who is live; this node always is. An empty list of peers
+// is one in which this node is alone. What cannot be found out is not told: the
+// last members stay (COMPATIBILITY M8).
+func (r *Resolver) SetMembers(peers []Peer) error {
+	m := &members{addrs: map[string]string{r.o.Self.ID: r.o.Self.Addr}}
+	nodes := []placement.Node{{ID: r.o.Self.ID, Weight: placement.UnitWeight}}
+	for _, p := range peers {
+		if _, twice := m.addrs[p.ID]; !twice {
+			m.addrs[p.ID] = p.Addr
+			nodes = append(nodes, placement.Node{ID: p.ID, Weight: placement.UnitWeight})
+		}
+	}
+	set, err := placement.NewNodeSet(nodes)
+	if err != nil {
+		return fmt.Errorf("rank live nodes: %w", err)
+	}
+	if m.ranking, err = r.o.Scheme.NewRanking(set); err != nil {
+		return fmt.Errorf("rank live nodes: %w", err)
+	}
+	r.members.Store(m)
+	return nil
+}
+
+// owner is the key's owner by placement; ok is false as long as no members are
+// known.
+func (r *Resolver) owner(key string) (id, addr string, ok bool) {
+	m := r.members.Load()
+	if m == nil {
+		return "", "", false
+	}
+	i := m.ranking.Owner([]byte(key))
+	if i < 0 {
+		return "", "", false
+	}
+	id = m.ranking.Nodes().ID(i)
+	return id, m.addrs[id], true
+}
+
+// Resolve says who serves a key, and takes it where that is this node.
+func (r *Resolver) Resolve(ctx context.Context, key string) Resolution {
+	if r.o.Disabled {
+		return Resolution{Where: Local, Node: r.o.Self.ID}
+	}
+	if h := r.o.Keeper.Get(key); h != nil && h.Lease().Fresh() {
+		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
+	}
+	id, addr, known := r.owner(key)
+	switch {
+	case !known:
+		return Resolution{Err: errors.New("it is not known which nodes are live")}
+	case id == r.o.Self.ID:
+		return r.take(ctx, key)
+	case !r.o.Store.Shared():
+		return r.remote(id, addr)
+	}
+	record, err := r.holder(ctx, key)
+	switch {
+	case err != nil:
+		return Resolution{Err: err}
+	case record.Instance == "":
+		return r.remote(id, addr)
+	case record.Node == r.o.Self.ID: // perhaps of an earlier life of this node
+		return r.take(ctx, key)
+	}
+	if m := r.members.Load(); m != nil {
+		if _, live := m.addrs[record.Node]; live {
+			return r.at(record)
+		}
+	}
+	return r.remote(id, addr) // the holder is dead: its heir takes the key in time
+}
+
+// take acquires a key for this node.
+func (r *Resolver) take(ctx context.Context, key string) Resolution {
+	h, err := r.o.Keeper.Acquire(ctx, key)
+	if err == nil && h.Lease().Left() > 0 {
+		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
+	}
+	var held *leases.HeldError
+	if errors.As(err, &held) && held.Record.State == leases.Held {
+		r.remember(key, held.Record, held.Left)
+		return r.at(held.Record)
+	}
+	if err == nil {
+		err = fmt.Errorf("the lease of %s is about to end", key)
+	}
+	return Resolution{Err: err}
+}
+
+// at answers with a holder.
+func (r *Resolver) at(record leases.Record) Resolution {
+	if record.Node == r.o.Self.ID { // not to be asked to forward to itself
+		return Resolution{Node: record.Node, Err: fmt.Errorf(
+			"an earlier process of this node, instance %s, holds it still", record.Instance)}
+	}
+	addr := record.Addr
+	if m := r.members.Load(); addr == "" && m != nil {
+		addr = m.addrs[record.Node]
+	}
+	if addr == "" {
+		return Resolution{Where: Held, Node: record.Node}
+	}
+	return Resolution{Where: Remote, Node: record.Node, Addr: addr}
+}
+
+func (r *Resolver) remote(id, addr string) Resolution {
+	if addr == "" {
+		return Resolution{Node: id, Err: fmt.Errorf("node %s, which is to have it, has no address", id)}
+	}
+	return Resolution{Where: Remote, Node: id, Addr: addr}
+}
+
+// holder is who holds a key, from memory for a short while (COMPATIBILITY M6).
+func (r *Resolver) holder(ctx context.Context, key string) (leases.Record, error) {
+	clock := r.o.Store.Clock()
+	r.mu.Lock()
+	h, ok := r.holders[key]
+	r.mu.Unlock()
+	if ok && clock.Elapsed() < h.until {
+		return h.record, nil
+	}
+	item, err := r.o.Store.Current(ctx, key)
+	switch {
+	case errors.Is(err, leases.ErrNotFound):
+		r.remember(key, leases.Record{}, fresh)
+		return leases.Record{}, nil
+	case err != nil:
+		return leases.Record{}, err
+	case item.Record.State != leases.Held || item.Life.Over:
+		r.remember(key, leases.Record{}, fresh)
+		return leases.Record{}, nil
+	}
+	r.remember(key, item.Record, item.Life.Left)
+	return item.Record, nil
+}
+
+func (r *Resolver) remember(key string, record leases.Record, left time.Duration) {
+	now := r.o.Store.Clock().Elapsed()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.holders) >= maxHolders {
+		for other := range r.holders {
+			delete(r.holders, other)
+			break
+		}
+	}
+	if left <= 0 {
+		left = fresh
+	}
+	r.holders[key] = holder{record, now + min(fresh, left)}
+}
+
+// Serves says whether this node may do background work on a key: it holds it, or
+// nobody does and placement names this node (COMPATIBILITY M7). What cannot be
+// told is no.
+func (r *Resolver) Serves(ctx context.Context, key string) bool {
+	if r.o.Disabled {
+		return true
+	}
+	if h := r.o.Keeper.Get(key); h != nil {
+		return h.Lease().Left() > 0
+	}
+	if !r.Owns(key) {
+		return false
+	}
+	record, err := r.holder(ctx, key)
+	return err == nil && record.Instance == ""
+}
+
+// Owns says whether placement names this node. It takes no lease and asks
+// nobody.
+func (r *Resolver) Owns(key string) bool {
+	id, _, ok := r.owner(key)
+	return r.o.Disabled || (ok && id == r.o.Self.ID)
+}
