@@ -12,8 +12,9 @@ import (
 // already keeps its mark.
 //
 // Errors: [*RefusedError] (nobody holds it, or the holder's time is over, so
-// that a mark would only lengthen it), [*CorruptError], [*BackendError].
-// ErrNotFound: there is no record.
+// that a mark would only lengthen it), [*LostError] (the holder that was to be
+// marked has lost the key meanwhile; the next one is left alone),
+// [*CorruptError], [*BackendError]. ErrNotFound: there is no record.
 func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, error) {
 	if err := CheckKey(key); err != nil {
 		return nil, err
@@ -22,6 +23,7 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		return nil, err
 	}
 	op := p.operation(key)
+	var first *Record
 	var last error
 	for range rounds { // a holder may be renewing just now
 		item, err := p.read(ctx, key)
@@ -32,6 +34,11 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 			return nil, item.Err
 		}
 		r := item.Record
+		if first == nil {
+			first = &item.Record
+		} else if !p.rules.mayMark(first, &r) {
+			return nil, &LostError{key, first.Epoch, lostTo(item), &r}
+		}
 		if err := p.judge(ctx, item); err != nil {
 			return nil, err
 		}

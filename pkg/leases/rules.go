@@ -45,6 +45,10 @@ type rules interface {
 	// readBack says what became of a write whose reply was lost, or denied it (H12a).
 	readBack(wrote *Record, base string, mark bool, seen *Item) outcome
 
+	// mayMark says that a mark that was meant for the holder of one record may
+	// be written on another that was found in its place.
+	mayMark(meant, r *Record) bool
+
 	renewed(old Record, nonce string) Record
 	released(old Record, nonce string) Record
 	// forced is the tombstone that replaces a record, and whether there is
@@ -172,6 +176,8 @@ func (lawful) readBack(wrote *Record, base string, mark bool, seen *Item) outcom
 	}
 	return lost
 }
+
+func (lawful) mayMark(meant, r *Record) bool { return r.Epoch == meant.Epoch }
 
 func (lawful) renewed(old Record, nonce string) Record {
 	next := old // with its mark
