@@ -59,3 +59,29 @@ func TestMarkDoesNotFollowTheKey(t *testing.T) {
 		}
 	})
 }
+
+// A process that says it needs longer to stop has to begin earlier, also if the
+// renewal that says so does not arrive. Found by the simulation.
+func TestLongerTimeToStopCountsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := &lossy{Memory: leases.NewMemory(nil)}
+		p := newProcess(t, table, "a")
+		l, err := p.Acquire(ctx, "k", leases.Terms{TTL: 10 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.next = func(context.Context, leases.Write) {} // it gets lost
+		longer := leases.Terms{TTL: 10 * time.Second, Stop: 4 * time.Second}
+		if err := p.Renew(ctx, l, longer); !errors.Is(err, leases.ErrUnknown) {
+			t.Fatalf("renewal that gets lost: %v", err)
+		}
+		if left := l.Left(); left != 5500*time.Millisecond {
+			t.Errorf("%v left of 10s, with 4s to stop", left)
+		}
+		time.Sleep(5 * time.Second)
+		if err := p.Renew(ctx, l, leases.Terms{TTL: 10 * time.Second, Stop: 5 * time.Second}); l.Err() == nil {
+			t.Errorf("renewal whose time to stop is over: %v", err)
+		}
+	})
+}

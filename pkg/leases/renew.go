@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Renew extends a lease for its TTL from now. With another TTL in the terms, a
-// shorter one counts from the moment that it is sent.
+// Renew extends a lease for its TTL from now. With other terms, a shorter TTL
+// and a longer time to stop count from the moment that they are sent.
 //
 // Errors: [*LostError], after which the work must stop at once;
 // [*BackendError], after which the lease goes on until its deadline.
@@ -58,10 +58,13 @@ func (p *Process) renew(ctx context.Context, e *entry, l *Lease, terms Terms) er
 		next := p.rules.renewed(base.Record, p.fresh())
 		next.TTLms, next.Kept = terms.TTL.Milliseconds(), terms.Kept
 		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
+		l.deadline = p.rules.beforeSend(l.deadline, now, p.rules.holds(terms.TTL, terms.Stop), terms.Stop-l.terms.Stop)
 		l.terms.Stop = terms.Stop
-		l.deadline = p.rules.beforeSend(l.deadline, now, p.rules.holds(terms.TTL, terms.Stop))
 		deadline := l.deadline
 		p.mu.Unlock()
+		if p.rules.over(now, deadline) {
+			return p.end(l, "stopping its work takes longer than is left", nil)
+		}
 
 		p.remember(e, try{next.Nonce, next.Epoch, now})
 		o, item, err := p.write(ctx, "renew", &base, next, "")

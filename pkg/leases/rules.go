@@ -24,8 +24,9 @@ type rules interface {
 	// over says that a process's time for an epoch has passed (L2).
 	over(now, deadline time.Duration) bool
 	// beforeSend is the deadline that counts from the moment on which a renewal
-	// with another TTL is sent (L5).
-	beforeSend(deadline, sent, holds time.Duration) time.Duration
+	// on other terms is sent (L5): holds is by its TTL, and more is what the
+	// process needs in addition to stop its work.
+	beforeSend(deadline, sent, holds, more time.Duration) time.Duration
 	// sentAt is when the nonce of a record was first sent, which is what its
 	// lease is timed from (L1).
 	sentAt(tries []try, r *Record) (time.Duration, bool)
@@ -128,8 +129,8 @@ func (lawful) holds(ttl, stop time.Duration) time.Duration { return ttl - ttl/20
 
 func (lawful) over(now, deadline time.Duration) bool { return now >= deadline }
 
-func (lawful) beforeSend(deadline, sent, holds time.Duration) time.Duration {
-	return min(deadline, sent+holds)
+func (lawful) beforeSend(deadline, sent, holds, more time.Duration) time.Duration {
+	return min(deadline-max(more, 0), sent+holds)
 }
 
 func (lawful) sentAt(tries []try, r *Record) (time.Duration, bool) {
