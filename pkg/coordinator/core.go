@@ -33,6 +33,7 @@ type Core struct {
 	stale   bool // what is wanted has to be worked out anew
 	offers  []fleet.Service
 	prints  map[printKey]string
+	keeper  fleet.Housekeeper
 	written time.Duration // when the heartbeat was last written, by the time it was sent
 	seen    bool          // it was written at least once
 
@@ -104,6 +105,17 @@ func (c *Core) Members(now time.Duration, heartbeats []fleet.HeartbeatEntry, sto
 	}
 	return c.reconcile(now)
 }
+
+// Stale returns the heartbeats of a list that this node is to delete
+// (COMPATIBILITY S15): its own under other names, and those that are long dead by
+// the store's clock and were not seen to change (HAZARDS H20).
+func (c *Core) Stale(now time.Duration, heartbeats []fleet.HeartbeatEntry, storeNow time.Time) []fleet.HeartbeatEntry {
+	c.keeper.NodeID, c.keeper.Own = c.o.NodeID, c.HeartbeatName()
+	return c.keeper.Stale(heartbeats, storeNow, time.Unix(0, int64(now)), c.Settings().HeartbeatTimeout.Std())
+}
+
+// HeartbeatName is the name of the node's heartbeat, without its folder.
+func (c *Core) HeartbeatName() string { return fleet.HeartbeatName(c.o.NodeID, c.offers) }
 
 // Offer changes the services that the node offers: none, for one that is drained.
 func (c *Core) Offer(now time.Duration, services []fleet.Service) []Action {

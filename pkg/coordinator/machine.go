@@ -143,6 +143,7 @@ type Machine struct {
 	runs     uint64
 	tokens   float64 // starts that are allowed now
 	filled   time.Duration
+	begun    bool // filled is known
 	stopping bool
 	isolated bool
 }
@@ -279,8 +280,10 @@ func (m *Machine) Tick(now time.Duration) (actions []Action) {
 
 func (m *Machine) refill(now time.Duration) {
 	rate := float64(m.o.MaxStarts)
-	m.tokens = min(rate, m.tokens+(now-m.filled).Seconds()*rate)
-	m.filled = now
+	if m.begun {
+		m.tokens = min(rate, m.tokens+(now-m.filled).Seconds()*rate)
+	}
+	m.filled, m.begun = now, true
 }
 
 func (m *Machine) start(s *slot, now time.Duration) Action {
