@@ -194,7 +194,8 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 			}
 			o = applied
 		}
-		p.leave(e, l, base.Record.Revoke != nil || (item != nil && item.Record.Revoke != nil))
+		// A mark on what another has in its place is not for this process.
+		p.leave(e, l, base.Record.Revoke != nil || (o == applied && item.Record.Revoke != nil))
 		if o == lost {
 			return &LostError{l.key, l.epoch, lostTo(item), recordOf(item)}
 		}
