@@ -54,16 +54,24 @@ func (a *actor) release(l *Lease) error {
 // then it writes. Requests may arrive long after the lease.
 func (a *actor) use(l *Lease) {
 	h, t := &a.s.history, tenure{l.instance, l.epoch}
+	read := func() { a.request("read resource", func() reply { h.readResource(l.key, t); return reply{} }) }
 	if !a.raised[l] {
 		raised := false
+		if a.s.readsFirst {
+			read()
+			a.nap(0, l.TTL()/2)
+		}
 		r := a.request("raise fence", func() reply { raised = h.raise(l.key, t); return reply{} })
 		if r.err != nil || !raised {
 			return
 		}
 		a.raised[l] = true
-		a.request("read resource", func() reply { h.readResource(l.key, t); return reply{} })
+		read()
 	}
 	if l.Left() > 0 {
+		if a.s.coin(a.s.faults) { // a pause between the check and the work, that only the fence can make up for
+			a.nap(0, l.TTL())
+		}
 		a.request("write resource", func() reply { h.writeResource(l.key, t); return reply{} })
 	}
 }
@@ -97,7 +105,7 @@ func holder(a *actor) {
 			continue
 		}
 		for n := a.s.rng.IntN(10); n >= 0; n-- {
-			if a.s.coin(0.3) {
+			if a.s.coin(0.6) {
 				a.use(l)
 			}
 			if slow {

@@ -149,7 +149,8 @@ func (h *history) latest(c *chain, r Record) time.Duration {
 			from = max(from, c.marked) // one more term, once
 		}
 	}
-	return from + term + 2*poll + 6*maxLatency
+	// A poll, and another where a mark came in between judging and taking.
+	return from + term + 3*poll + 10*maxLatency
 }
 
 // bound checks that a key of the dead is taken in time.

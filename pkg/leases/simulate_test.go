@@ -3,6 +3,8 @@ package leases
 import (
 	"flag"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 var (
@@ -25,6 +27,22 @@ func TestSimulation(t *testing.T) {
 		if newSim(seed+1, lawful{}, nil).simulate() != nil {
 			replay(t, seed+1, lawful{}, nil)
 			return
+		}
+	}
+}
+
+// TestReplay shows that a seed is all there is to a run.
+func TestReplay(t *testing.T) {
+	for seed := range uint64(5) {
+		var logs [2]string
+		for i := range logs {
+			s := newSim(seed+1, lawful{}, nil)
+			s.logging = true
+			s.simulate()
+			logs[i] = s.log.String()
+		}
+		if diff := cmp.Diff(logs[0], logs[1]); diff != "" {
+			t.Fatalf("seed %d:\n%s", seed+1, diff)
 		}
 	}
 }

@@ -33,6 +33,8 @@ type world struct {
 
 	rules  rules
 	damage damage // nil for a store that does its part
+
+	readsFirst bool // new owners break L11
 }
 
 // damage is a broken store: it changes a write that arrives, and says whether
