@@ -17,8 +17,15 @@ var (
 	// ErrUnknown: the write was sent, and nothing says whether it was, or will
 	// be, applied.
 	ErrUnknown = errors.New("outcome of the write is unknown")
-	// ErrGone: a process's life, kept by the table, is over.
+	// ErrGone: a process's life, kept by the table, is over. Nothing was written.
 	ErrGone = errors.New("process is not alive for the store")
+	// ErrUnreachable: the store did not answer in time, or answered that it
+	// cannot at the moment. Nothing was written.
+	ErrUnreachable = errors.New("store not reached")
+	// ErrPermission: the store refuses the credentials, or there are none.
+	ErrPermission = errors.New("permission denied")
+	// ErrNoStore: the bucket, folder or table that was named does not exist.
+	ErrNoStore = errors.New("store does not exist")
 )
 
 // Reader is the half of a table that changes nothing. Methods may be called at

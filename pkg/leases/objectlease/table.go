@@ -13,7 +13,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
 	"strings"
@@ -48,7 +47,7 @@ func init() {
 		leases.Register(scheme, func(ctx context.Context, rawURL string, env leases.Env) (leases.Table, error) {
 			store, err := objstore.Open(ctx, rawURL, objstore.Env(env))
 			if err != nil {
-				return nil, err
+				return nil, kindOf(err)
 			}
 			return New(store), nil
 		})
@@ -90,11 +89,11 @@ func (t *Table) DeleteSession(ctx context.Context, instance, version string) err
 	case errors.Is(err, objstore.ErrNotExist):
 		return nil
 	case err != nil:
-		return err
+		return kindOf(err)
 	case obj.Version != version:
 		return leases.ErrConflict
 	}
-	return t.store.Delete(ctx, name)
+	return kindOf(t.store.Delete(ctx, name))
 }
 
 // Name is the name of a key's object: each byte of the key but A-Za-z0-9-._~ as
@@ -166,11 +165,8 @@ func (r Reader) Get(ctx context.Context, key string) (leases.Row, error) {
 
 func (r Reader) get(ctx context.Context, key, name string) (leases.Row, error) {
 	obj, err := r.store.Get(ctx, name)
-	if errors.Is(err, objstore.ErrNotExist) {
-		return leases.Row{}, fmt.Errorf("%w: %w", leases.ErrNotFound, err)
-	}
 	if err != nil {
-		return leases.Row{}, err
+		return leases.Row{}, kindOf(err)
 	}
 	return leases.Row{Key: key, Name: name, Body: obj.Body, Version: obj.Version, Dated: obj.Modified, Now: obj.Now}, nil
 }
@@ -181,7 +177,7 @@ func (r Reader) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row,
 	return func(yield func([]leases.Row, error) bool) {
 		for page, err := range r.store.List(ctx, r.prefix) {
 			if err != nil {
-				yield(nil, err)
+				yield(nil, kindOf(err))
 				return
 			}
 			// A page's bodies at once are too many only for huge records.
@@ -228,7 +224,7 @@ func (r Reader) Notes(ctx context.Context, part string) iter.Seq2[leases.Note, e
 		var names []string
 		for e, err := range objstore.Entries(ctx, r.store, notePrefix) {
 			if err != nil {
-				yield(leases.Note{}, err)
+				yield(leases.Note{}, kindOf(err))
 				return
 			}
 			name, ok := strings.CutSuffix(strings.TrimPrefix(e.Name, notePrefix), suffix)
@@ -242,7 +238,7 @@ func (r Reader) Notes(ctx context.Context, part string) iter.Seq2[leases.Note, e
 			if errors.Is(err, objstore.ErrNotExist) {
 				continue
 			}
-			if !yield(leases.Note{Name: name, Body: obj.Body}, err) || err != nil {
+			if !yield(leases.Note{Name: name, Body: obj.Body}, kindOf(err)) || err != nil {
 				return
 			}
 		}
@@ -262,19 +258,41 @@ func (r Reader) String() string { return r.store.String() }
 func (t *Table) Write(ctx context.Context, w leases.Write) (string, error) {
 	if w.Version == "" {
 		version, err := t.store.Create(ctx, t.prefix+base(w.Key), w.Body)
-		return version, writeError(err)
+		return version, kindOf(err)
 	}
 	version, err := t.store.Swap(ctx, t.prefix+base(w.Key), w.Version, w.Body)
-	return version, writeError(err)
+	return version, kindOf(err)
 }
 
-// writeError gives a store's errors the kinds of this contract.
-func writeError(err error) error {
-	switch {
-	case errors.Is(err, objstore.ErrUnknown):
-		return fmt.Errorf("%w: %w", leases.ErrUnknown, err)
-	case errors.Is(err, objstore.ErrExists), errors.Is(err, objstore.ErrLost):
-		return fmt.Errorf("%w: %w", leases.ErrConflict, err)
+// kinds are what a store's errors are to this contract.
+var kinds = []struct{ store, table error }{
+	{objstore.ErrUnknown, leases.ErrUnknown},
+	{objstore.ErrExists, leases.ErrConflict},
+	{objstore.ErrLost, leases.ErrConflict},
+	{objstore.ErrNotExist, leases.ErrNotFound},
+	{objstore.ErrUnreachable, leases.ErrUnreachable},
+	{objstore.ErrPermission, leases.ErrPermission},
+	{objstore.ErrNoBucket, leases.ErrNoStore},
+}
+
+// kindError is a store's error, of a kind of this contract.
+type kindError struct {
+	kind error
+	error
+}
+
+// Is reports whether target is the kind of this error.
+func (e *kindError) Is(target error) bool { return target == e.kind }
+
+// Unwrap returns the store's error.
+func (e *kindError) Unwrap() error { return e.error }
+
+// kindOf gives a store's error its kind. The store has said it in words already.
+func kindOf(err error) error {
+	for _, k := range kinds {
+		if errors.Is(err, k.store) {
+			return &kindError{k.table, err}
+		}
 	}
 	return err
 }
@@ -284,13 +302,13 @@ func (t *Table) Append(ctx context.Context, n leases.Note) error {
 	name := notePrefix + n.Name + suffix
 	_, err := t.store.Create(ctx, name, n.Body)
 	if !errors.Is(err, objstore.ErrUnknown) && !errors.Is(err, objstore.ErrExists) {
-		return err
+		return kindOf(err)
 	}
 	// It may be our own (HAZARDS H12a).
 	if obj, readErr := t.store.Get(ctx, name); readErr == nil && bytes.Equal(obj.Body, n.Body) {
 		return nil
 	}
-	return writeError(err)
+	return kindOf(err)
 }
 
 // Check probes the store. One that dates by this machine's own clock, memory or a
@@ -299,5 +317,5 @@ func (t *Table) Check(ctx context.Context) error {
 	if t.store.Clock().Skew == 0 {
 		return nil
 	}
-	return objstore.Probe(ctx, t.store)
+	return kindOf(objstore.Probe(ctx, t.store))
 }
