@@ -74,7 +74,7 @@ func newProxy(t *testing.T, target string) *proxy {
 // applied comes back as unknown, is sent once, and can be read back
 // (HAZARDS H12a).
 func TestRealLostReplies(t *testing.T) {
-	for _, kind := range testservers.Kinds() {
+	for _, kind := range testservers.ObjectStores() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			server := testservers.Start(t, kind)

@@ -67,7 +67,7 @@ func TestDisk(t *testing.T) {
 // TestServers runs the suite against every server, below a prefix that needs
 // escapes. TestRealLostReplies works on whole buckets.
 func TestServers(t *testing.T) {
-	for _, kind := range testservers.Kinds() {
+	for _, kind := range testservers.ObjectStores() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			server := testservers.Start(t, kind)

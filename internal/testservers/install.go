@@ -7,12 +7,15 @@ package testservers
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 )
 
 // CacheVariable names the folder that programs are installed into; without it,
@@ -32,16 +35,23 @@ const (
 	GoFakeS3  Kind = "gofakes3"        // S3, in memory
 	FakeGCS   Kind = "fake-gcs-server" // GCS, in memory
 	Azurite   Kind = "azurite-blob"    // Azure blobs, in memory
+	Etcd      Kind = "etcd"            // etcd, one member
+	Dynalite  Kind = "dynalite"        // DynamoDB, in memory
 )
 
 // Kinds returns all servers.
-func Kinds() []Kind { return []Kind{Versitygw, GoFakeS3, FakeGCS, Azurite} }
+func Kinds() []Kind { return append(ObjectStores(), Etcd, Dynalite) }
 
-// program is where a server comes from: a Go package or one of npm's.
+// ObjectStores returns the servers that have buckets.
+func ObjectStores() []Kind { return []Kind{Versitygw, GoFakeS3, FakeGCS, Azurite} }
+
+// program is where a server comes from: a Go package, one of npm's, or a folder
+// of this repository that is a Go module of its own.
 type program struct {
 	goPackage  string
 	npmPackage string
-	version    string
+	folder     string
+	version    string // of a folder, what its files are
 }
 
 var programs = map[Kind]program{
@@ -49,6 +59,8 @@ var programs = map[Kind]program{
 	GoFakeS3:  {goPackage: "github.com/johannesboyne/gofakes3/cmd/gofakes3", version: "v1.2.0"},
 	FakeGCS:   {goPackage: "github.com/fsouza/fake-gcs-server", version: "v1.56.1"},
 	Azurite:   {npmPackage: "azurite", version: "3.37.0"},
+	Etcd:      {folder: "test/etcd"},
+	Dynalite:  {npmPackage: "dynalite", version: "4.0.0"},
 }
 
 // Install makes sure that a server is in the cache, and returns the path of its
@@ -61,6 +73,11 @@ func Install(ctx context.Context, kind Kind) (path string, err error) {
 	cache, err := cacheFolder()
 	if err != nil {
 		return "", fmt.Errorf("install %s: %w", kind, err)
+	}
+	if p.folder != "" {
+		if p.folder, p.version, err = findFolder(ctx, p.folder); err != nil {
+			return "", fmt.Errorf("install %s: %w", kind, err)
+		}
 	}
 	home := filepath.Join(cache, fmt.Sprintf("%s-%s", kind, p.version))
 	path = filepath.Join(home, string(kind))
@@ -81,15 +98,21 @@ func Install(ctx context.Context, kind Kind) (path string, err error) {
 		return "", fmt.Errorf("install %s: %w", kind, err)
 	}
 	defer os.RemoveAll(fresh)
+	// The flags and the target of the tests' own build do not concern a program
+	// of Go.
+	goEnviron := append(os.Environ(), "GOBIN="+fresh, "GOFLAGS=", "GOOS=", "GOARCH=", "GOWORK=off")
 	var cmd *exec.Cmd
-	if p.npmPackage != "" {
+	switch {
+	case p.npmPackage != "":
 		cmd = exec.CommandContext(ctx, "npm", "install", "--prefix", fresh, "--no-audit", "--no-fund", p.npmPackage+"@"+p.version)
-	} else {
+		cmd.Dir = fresh
+	case p.folder != "":
+		cmd = exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", filepath.Join(fresh, filepath.Base(path)), ".")
+		cmd.Dir, cmd.Env = p.folder, goEnviron
+	default:
 		cmd = exec.CommandContext(ctx, "go", "install", p.goPackage+"@"+p.version)
-		// The flags and the target of the tests' own build do not concern it.
-		cmd.Env = append(os.Environ(), "GOBIN="+fresh, "GOFLAGS=", "GOOS=", "GOARCH=", "GOWORK=off")
+		cmd.Dir, cmd.Env = fresh, goEnviron
 	}
-	cmd.Dir = fresh
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("install %s %s: %w\n%s", kind, p.version, err, last(output, 2000))
 	}
@@ -102,6 +125,30 @@ func Install(ctx context.Context, kind Kind) (path string, err error) {
 		return "", fmt.Errorf("install %s %s: its program is not where it should be: %w", kind, p.version, err)
 	}
 	return path, nil
+}
+
+// findFolder returns a folder of this repository, and what tells its program from
+// one of other sources.
+func findFolder(ctx context.Context, name string) (folder, version string, err error) {
+	cmd := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/shardctl/shardctl")
+	root, err := cmd.Output()
+	if err != nil {
+		return "", "", fmt.Errorf("find the sources of its program: %w", err)
+	}
+	folder = filepath.Join(strings.TrimSpace(string(root)), filepath.FromSlash(name))
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return "", "", err
+	}
+	hash := sha256.New()
+	for _, e := range entries {
+		body, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if err != nil {
+			return "", "", err
+		}
+		fmt.Fprintf(hash, "%s %d\n%s", e.Name(), len(body), body)
+	}
+	return folder, hex.EncodeToString(hash.Sum(nil)[:6]), nil
 }
 
 // cacheFolder returns the folder for programs, and makes it.

@@ -41,10 +41,10 @@ type Server struct {
 	buckets int
 }
 
-// Start installs a server if need be, starts it, and stops it at the end of the
-// test. Where it cannot be installed the test is skipped, or fails if
-// RequireVariable asks for that.
-func Start(t testing.TB, kind Kind) *Server {
+// Start installs a server if need be, starts it, with some more arguments of its
+// own, and stops it at the end of the test. Where it cannot be installed the test
+// is skipped, or fails if RequireVariable asks for that.
+func Start(t testing.TB, kind Kind, more ...string) *Server {
 	t.Helper()
 	path, err := Install(t.Context(), kind)
 	if err != nil {
@@ -54,7 +54,7 @@ func Start(t testing.TB, kind Kind) *Server {
 		t.Skip(err)
 	}
 	for attempt := 0; ; attempt++ { // another process can take the port first
-		s, err := start(t, kind, path)
+		s, err := start(t, kind, path, more)
 		if err == nil {
 			return s
 		}
@@ -64,7 +64,7 @@ func Start(t testing.TB, kind Kind) *Server {
 	}
 }
 
-func start(t testing.TB, kind Kind, path string) (*Server, error) {
+func start(t testing.TB, kind Kind, path string, more []string) (*Server, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -81,8 +81,12 @@ func start(t testing.TB, kind Kind, path string) (*Server, error) {
 		args = []string{"-scheme", "http", "-host", "127.0.0.1", "-port", port, "-public-host", addr, "-backend", "memory", "-log-level", "error"}
 	case Azurite:
 		args = []string{"--silent", "--blobHost", "127.0.0.1", "--blobPort", port, "--inMemoryPersistence", "--disableTelemetry", "--skipApiVersionCheck"}
+	case Etcd:
+		args = []string{"-addr", addr, "-data", folder}
+	case Dynalite:
+		args = []string{"--host", "127.0.0.1", "--port", port, "--createTableMs", "0", "--deleteTableMs", "0"}
 	}
-	cmd := exec.Command(path, args...)
+	cmd := exec.Command(path, append(args, more...)...)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "ROOT_ACCESS_KEY_ID="+accessKey, "ROOT_SECRET_ACCESS_KEY="+secretKey)
 	var output bytes.Buffer
@@ -143,6 +147,17 @@ func (s *Server) EnvironAt(addr string) map[string]string {
 	switch s.Kind {
 	case FakeGCS:
 		return map[string]string{"STORAGE_EMULATOR_HOST": addr}
+	case Etcd:
+		return map[string]string{"ETCDCTL_ENDPOINTS": addr}
+	case Dynalite:
+		return map[string]string{
+			"AWS_ACCESS_KEY_ID":         accessKey,
+			"AWS_SECRET_ACCESS_KEY":     secretKey,
+			"AWS_REGION":                "us-east-1",
+			"AWS_ENDPOINT_URL_DYNAMODB": "http://" + addr,
+			"AWS_ALLOW_HTTP":            "true",
+			"AWS_EC2_METADATA_DISABLED": "true",
+		}
 	case Azurite:
 		return map[string]string{
 			"AZURE_STORAGE_USE_EMULATOR": "true",
@@ -160,7 +175,7 @@ func (s *Server) EnvironAt(addr string) map[string]string {
 }
 
 // NewBucket makes an empty bucket and returns its URL, to be opened with
-// Environ.
+// Environ. Not every server has buckets: see ObjectStores.
 func (s *Server) NewBucket(t testing.TB) (url string) {
 	t.Helper()
 	s.mu.Lock()
