@@ -126,6 +126,9 @@ func keyOf(name string) (key string, hashed, ok bool) {
 	if !ok {
 		return "", false, false
 	}
+	if digest, isHash := strings.CutPrefix(stem, hashPrefix); isHash && len(digest) == 2*sha256.Size {
+		return "", true, true // or a short key that looks like that
+	}
 	b := make([]byte, 0, len(stem))
 	for i := 0; i < len(stem); i++ {
 		if stem[i] != '%' {
@@ -142,11 +145,10 @@ func keyOf(name string) (key string, hashed, ok bool) {
 		b = append(b, c[0])
 		i += 2
 	}
-	if base(string(b)) == name {
-		return string(b), false, true
+	if base(string(b)) != name {
+		return "", false, false
 	}
-	digest, isHash := strings.CutPrefix(stem, hashPrefix)
-	return "", true, isHash && len(digest) == 2*sha256.Size
+	return string(b), false, true
 }
 
 // hashedKey is the key that a record under a hash is for; the name itself, which
