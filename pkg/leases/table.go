@@ -76,7 +76,8 @@ type Row struct {
 	Key  string // "" in a list where only the body could tell, and does not
 	Name string // what the table calls it, for messages
 	Body []byte
-	// Version changes with every write and is good for one key only.
+	// Version changes with every write of another body, and is good for one key
+	// only.
 	Version string
 	// Dated is when the table says that this version was written, and Now its
 	// clock when it answered. Either is zero where it does not say.

@@ -1,0 +1,187 @@
+package leasetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"iter"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardctl/shardctl/pkg/leases"
+)
+
+func TestMemory(t *testing.T) {
+	t.Parallel()
+	Run(t, func(*testing.T) leases.Table { return leases.NewMemory(nil) })
+}
+
+// mutant is a table with one thing wrong.
+type mutant struct {
+	*leases.Memory
+	kind string
+}
+
+// mutants are what is wrong, and the contract that must tell.
+var mutants = map[string]string{
+	"create replaces":          "conditional writes",
+	"versions do not matter":   "conditional writes",
+	"versions come again":      "conditional writes",
+	"row without a version":    "conditional writes",
+	"list leaves one out":      "lists",
+	"list knows no prefix":     "lists",
+	"audit is replaced":        "audit records",
+	"audit is unordered":       "audit records",
+	"context does not matter":  "ended contexts",
+	"epoch is forgotten":       "life of a key",
+	"mark is dropped":          "marks",
+	"clock runs ahead":         "lapse",
+	"keys are in upper case":   "odd keys",
+	"unknown writes come late": "reply lost",
+}
+
+func (m *mutant) Write(ctx context.Context, w leases.Write) (string, error) {
+	old, err := m.Memory.Get(context.WithoutCancel(ctx), w.Key)
+	switch m.kind {
+	case "create replaces":
+		if w.Version == "" && err == nil {
+			w.Version = old.Version
+		}
+	case "versions do not matter":
+		if w.Version != "" {
+			w.Version = old.Version
+		}
+	case "versions come again":
+		if w.Version == "always" {
+			w.Version = old.Version
+		}
+		_, err := m.Memory.Write(ctx, w)
+		return "always", err
+	case "context does not matter":
+		ctx = context.WithoutCancel(ctx)
+	case "epoch is forgotten":
+		if r, err := leases.Decode(w.Body); err == nil && r.State == leases.Released {
+			r.Epoch = 1
+			w.Body = r.Encode()
+		}
+	case "mark is dropped":
+		if r, err := leases.Decode(w.Body); err == nil && bytes.Contains(old.Body, []byte(`"revoke"`)) {
+			r.Revoke = nil
+			w.Body = r.Encode()
+		}
+	case "keys are in upper case":
+		w.Key = strings.ToUpper(w.Key)
+	case "unknown writes come late":
+		if r, err := leases.Decode(w.Body); err == nil && r.Revoke != nil {
+			return "", leases.ErrUnknown
+		}
+	}
+	return m.Memory.Write(ctx, w)
+}
+
+func (m *mutant) Get(ctx context.Context, key string) (leases.Row, error) {
+	switch m.kind {
+	case "context does not matter":
+		ctx = context.WithoutCancel(ctx)
+	case "keys are in upper case":
+		key = strings.ToUpper(key)
+	}
+	row, err := m.Memory.Get(ctx, key)
+	switch m.kind {
+	case "versions come again":
+		row.Version = "always"
+	case "row without a version":
+		row.Version = ""
+	case "clock runs ahead":
+		row.Now = row.Now.Add(900 * time.Millisecond)
+	}
+	return row, err
+}
+
+func (m *mutant) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row, error] {
+	return func(yield func([]leases.Row, error) bool) {
+		if m.kind == "list knows no prefix" {
+			prefix = ""
+		}
+		for rows, err := range m.Memory.List(ctx, prefix) {
+			if m.kind == "list leaves one out" && len(rows) > 100 {
+				rows = rows[1:]
+			}
+			if !yield(rows, err) {
+				return
+			}
+		}
+	}
+}
+
+func (m *mutant) Append(ctx context.Context, n leases.Note) error {
+	err := m.Memory.Append(ctx, n)
+	if m.kind == "audit is replaced" && errors.Is(err, leases.ErrConflict) {
+		return nil
+	}
+	return err
+}
+
+func (m *mutant) Notes(ctx context.Context, part string) iter.Seq2[leases.Note, error] {
+	return func(yield func(leases.Note, error) bool) {
+		var all []leases.Note
+		for n, err := range m.Memory.Notes(ctx, part) {
+			if err != nil {
+				return
+			}
+			if m.kind == "audit is unordered" {
+				all = append([]leases.Note{n}, all...)
+			} else {
+				all = append(all, n)
+			}
+		}
+		for _, n := range all {
+			if !yield(n, nil) {
+				return
+			}
+		}
+	}
+}
+
+const mutantVariable = "SHARDCTL_LEASETEST_MUTANT"
+
+// TestMutant runs the suite on a mutant, where TestMutants asks for it.
+func TestMutant(t *testing.T) {
+	kind, ok := os.LookupEnv(mutantVariable)
+	if !ok {
+		t.Skip("this is a child of TestMutants")
+	}
+	Run(t, func(*testing.T) leases.Table { return &mutant{leases.NewMemory(nil), kind} })
+}
+
+// TestMutants: a table that breaks the contract is caught by the part of it that
+// it breaks, and a sound one passes that part.
+func TestMutants(t *testing.T) {
+	t.Parallel()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run := func(kind, contract string) (output string, passed bool) {
+		cmd := exec.Command(program, "-test.run=^TestMutant$/^"+regexp.QuoteMeta(strings.ReplaceAll(contract, " ", "_"))+"$")
+		cmd.Env = append(os.Environ(), mutantVariable+"="+kind)
+		out, err := cmd.CombinedOutput()
+		return string(out), err == nil
+	}
+	seen := map[string]bool{}
+	for kind, contract := range mutants {
+		if output, passed := run(kind, contract); passed || !strings.Contains(output, "--- FAIL") {
+			t.Errorf("%q passed %q:\n%s", kind, contract, output)
+		}
+		if !seen[contract] {
+			if output, passed := run("none", contract); !passed {
+				t.Errorf("a sound table failed %q:\n%s", contract, output)
+			}
+		}
+		seen[contract] = true
+	}
+}

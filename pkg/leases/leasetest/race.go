@@ -1,0 +1,178 @@
+package leasetest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardctl/shardctl/pkg/leases"
+)
+
+// childVariable tells a test program that it is a child of Race, and what to
+// do, as JSON.
+const childVariable = "SHARDCTL_LEASETEST_CHILD"
+
+// childTimeout bounds the life of a child, in case its parent forgets it.
+const childTimeout = 2 * time.Minute
+
+// What the racing processes do: each goes over all keys so many times.
+const (
+	racers     = 6
+	raceKeys   = 8
+	raceRounds = 4
+)
+
+// order is what a child does: open the table at a URL, and race.
+type order struct {
+	URL     string
+	Environ map[string]string
+	Node    string
+}
+
+// Child does the work of a child process and ends it, where this is one. A test
+// program that calls [Race] calls it first thing in TestMain.
+func Child() {
+	text, ok := os.LookupEnv(childVariable)
+	if !ok {
+		return
+	}
+	if err := race(text); err != nil {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func race(text string) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), childTimeout)
+	defer cancel()
+	table, err := leases.Open(ctx, o.URL, lookup(o.Environ))
+	if err != nil {
+		return err
+	}
+	p, err := leases.NewProcess(table, leases.Options{Node: o.Node})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	if _, err := fmt.Scanln(new(string)); err != nil { // all begin at once
+		return err
+	}
+	for range raceRounds {
+		for n := range raceKeys {
+			key := fmt.Sprint("race/", n)
+			l, err := p.Acquire(ctx, key, leases.Terms{TTL: long})
+			var heldByOther *leases.HeldError
+			switch {
+			case errors.As(err, &heldByOther), errors.Is(err, leases.ErrUnknown), errors.Is(err, leases.ErrConflict):
+				continue
+			case err != nil:
+				return err
+			}
+			fmt.Println("owner", key, l.Epoch())
+			if err := p.Release(ctx, l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// lookup makes some variables a whole environment.
+func lookup(environ map[string]string) leases.Env {
+	return func(name string) (string, bool) {
+		value, ok := environ[name]
+		return value, ok
+	}
+}
+
+// Race lets several processes of the operating system go for the same keys of
+// the table at a URL, which is empty. No epoch of a key has two owners, and none
+// was given to nobody. Environ is their whole environment for [leases.Open].
+func Race(t *testing.T, url string, environ map[string]string) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	type child struct {
+		cmd   *exec.Cmd
+		in    io.Writer
+		lines *bufio.Scanner
+	}
+	var children []child
+	for i := range racers {
+		text, err := json.Marshal(order{url, environ, fmt.Sprint("racer-", i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(program)
+		cmd.Env = append(os.Environ(), childVariable+"="+string(text))
+		cmd.Stderr = os.Stderr
+		in, err1 := cmd.StdinPipe()
+		out, err2 := cmd.StdoutPipe()
+		if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { // where the test did not come to the end of it
+			cmd.Process.Kill()
+			cmd.Wait()
+		})
+		c := child{cmd, in, bufio.NewScanner(out)}
+		if !c.lines.Scan() || c.lines.Text() != "ready" {
+			t.Fatalf("racer %d: %s", i, c.lines.Text())
+		}
+		children = append(children, c)
+	}
+	for _, c := range children {
+		fmt.Fprintln(c.in, "go")
+	}
+	owners, tenures := map[string]int{}, map[string]uint64{}
+	for i, c := range children {
+		for c.lines.Scan() {
+			tenure, ok := strings.CutPrefix(c.lines.Text(), "owner ")
+			if !ok {
+				t.Errorf("racer %d: %s", i, c.lines.Text())
+				continue
+			}
+			if other, ok := owners[tenure]; ok {
+				t.Errorf("%s (key and epoch) is racer %d's and racer %d's", tenure, other, i)
+			}
+			owners[tenure] = i
+			key, _, _ := strings.Cut(tenure, " ")
+			tenures[key]++
+		}
+		if err := c.cmd.Wait(); err != nil {
+			t.Errorf("racer %d: %v", i, err)
+		}
+	}
+	table, err := leases.Open(t.Context(), url, lookup(environ))
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := leases.NewView(table, nil)
+	for n := range raceKeys {
+		key := fmt.Sprint("race/", n)
+		item, err := view.Current(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Above is possible: an acquire of unknown outcome.
+		if item.Record.Epoch < tenures[key] || item.Record.State != leases.Released {
+			t.Errorf("%s had %d owners, and has the record %+v", key, tenures[key], item.Record)
+		}
+	}
+	t.Logf("%d tenures of %d keys", len(owners), raceKeys)
+}
