@@ -26,6 +26,9 @@ var (
 	ErrPermission = errors.New("permission denied")
 	// ErrNoStore: the bucket, folder or table that was named does not exist.
 	ErrNoStore = errors.New("store does not exist")
+	// ErrNoConditions: the store ignores the conditions of writes, so that leases
+	// on it would not exclude anybody.
+	ErrNoConditions = errors.New("store does not honour conditional writes")
 )
 
 // Reader is the half of a table that changes nothing. Methods may be called at

@@ -275,6 +275,7 @@ var kinds = []struct{ store, table error }{
 	{objstore.ErrUnreachable, leases.ErrUnreachable},
 	{objstore.ErrPermission, leases.ErrPermission},
 	{objstore.ErrNoBucket, leases.ErrNoStore},
+	{objstore.ErrNoConditions, leases.ErrNoConditions},
 }
 
 // kindError is a store's error, of a kind of this contract.
