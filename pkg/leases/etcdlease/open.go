@@ -104,7 +104,7 @@ func locate(rawURL string, env leases.Env) (options, error) {
 			secure := security || scheme == "etcds"
 			if before, host, ok := strings.Cut(endpoint, "://"); ok {
 				if before != "http" && before != "https" || scheme == "etcds" && before == "http" {
-					return options{}, fmt.Errorf("ETCDCTL_ENDPOINTS has %s, which does not go with %s:", endpoint, scheme)
+					return options{}, fmt.Errorf("ETCDCTL_ENDPOINTS has %s, which does not go with %s://", endpoint, scheme)
 				}
 				endpoint, secure = strings.TrimSuffix(host, "/"), before == "https"
 			}

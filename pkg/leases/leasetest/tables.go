@@ -122,7 +122,7 @@ func testLists(f *fixture) {
 	var mu sync.Mutex
 	want := map[string]string{}
 	var group sync.WaitGroup
-	next, deadline := 0, time.Now().Add(3*time.Second)
+	next, deadline := 0, time.Now().Add(time.Second)
 	for range 16 {
 		group.Go(func() {
 			for {
@@ -146,7 +146,7 @@ func testLists(f *fixture) {
 	}
 	group.Wait()
 	f.Logf("%d records", len(want))
-	for _, prefix := range []string{"", "a", "b/key 1", "c/key 50", "d", "%", "key"} {
+	for _, prefix := range []string{"", "b/key 1", "c/key 49", "d", "%"} {
 		part := map[string]string{}
 		for key, body := range want {
 			if strings.HasPrefix(key, prefix) {
