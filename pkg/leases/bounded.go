@@ -1,0 +1,83 @@
+package leases
+
+import (
+	"context"
+	"time"
+)
+
+// Bounded is a view of a table on which no request takes longer than timeout,
+// and no more than parallel of them are under way at a time. It is for commands
+// that wait for long, such as a watch of a thousand keys: what they wait for is
+// not the store. Lists and audit records are bounded by their context alone.
+func Bounded(t Table, timeout time.Duration, parallel int) Table {
+	b := &bounded{Table: t, timeout: timeout, room: make(chan struct{}, parallel)}
+	if lives, ok := t.(Lives); ok {
+		return &boundedLives{b, lives}
+	}
+	return b
+}
+
+type bounded struct {
+	Table
+	timeout time.Duration
+	room    chan struct{}
+}
+
+// enter waits for its turn, which does not count, and starts the time.
+func (b *bounded) enter(ctx context.Context) (context.Context, func(), error) {
+	select {
+	case b.room <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	return ctx, func() { cancel(); <-b.room }, nil
+}
+
+func (b *bounded) do(ctx context.Context, request func(context.Context) error) error {
+	ctx, leave, err := b.enter(ctx)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	return request(ctx)
+}
+
+func (b *bounded) Get(ctx context.Context, key string) (row Row, err error) {
+	err = b.do(ctx, func(ctx context.Context) error { row, err = b.Table.Get(ctx, key); return err })
+	return row, err
+}
+
+func (b *bounded) Write(ctx context.Context, w Write) (version string, err error) {
+	err = b.do(ctx, func(ctx context.Context) error { version, err = b.Table.Write(ctx, w); return err })
+	return version, err
+}
+
+func (b *bounded) Append(ctx context.Context, n Note) error {
+	return b.do(ctx, func(ctx context.Context) error { return b.Table.Append(ctx, n) })
+}
+
+func (b *bounded) Check(ctx context.Context) error { return b.do(ctx, b.Table.Check) }
+
+// boundedLives also bounds what is asked about the lives of processes.
+type boundedLives struct {
+	*bounded
+	lives Lives
+}
+
+func (b *boundedLives) Alive(ctx context.Context, instance string) (on bool, err error) {
+	err = b.do(ctx, func(ctx context.Context) error { on, err = b.lives.Alive(ctx, instance); return err })
+	return on, err
+}
+
+func (b *boundedLives) Begin(ctx context.Context, instance string, ttl time.Duration) error {
+	return b.do(ctx, func(ctx context.Context) error { return b.lives.Begin(ctx, instance, ttl) })
+}
+
+func (b *boundedLives) Extend(ctx context.Context, instance string) error {
+	return b.do(ctx, func(ctx context.Context) error { return b.lives.Extend(ctx, instance) })
+}
+
+func (b *boundedLives) End(ctx context.Context, instance string) error {
+	return b.do(ctx, func(ctx context.Context) error { return b.lives.End(ctx, instance) })
+}

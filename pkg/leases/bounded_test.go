@@ -1,0 +1,52 @@
+package leases
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// silent is a table that never answers a Get.
+type silent struct {
+	*Memory
+	mu        sync.Mutex
+	now, most int
+}
+
+func (s *silent) Get(ctx context.Context, _ string) (Row, error) {
+	s.mu.Lock()
+	s.now++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	s.now--
+	s.mu.Unlock()
+	return Row{}, ctx.Err()
+}
+
+func TestBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &silent{Memory: NewMemory(nil)}
+		bounded := Bounded(table, time.Second, 3)
+		if _, ok := bounded.(Lives); ok {
+			t.Error("it has lives that the table does not have")
+		}
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 9 {
+			wg.Go(func() {
+				if _, err := bounded.Get(t.Context(), "k"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		if elapsed := time.Since(start); table.most != 3 || elapsed != 3*time.Second {
+			t.Errorf("%d requests at a time, %v in all", table.most, elapsed)
+		}
+	})
+}
