@@ -11,8 +11,11 @@ import (
 // not the store. Lists and audit records are bounded by their context alone.
 func Bounded(t Table, timeout time.Duration, parallel int) Table {
 	b := &bounded{Table: t, timeout: timeout, room: make(chan struct{}, parallel)}
-	if lives, ok := t.(Lives); ok {
-		return &boundedLives{b, lives}
+	switch t := t.(type) {
+	case Lives:
+		return &boundedLives{b, t}
+	case SessionTable:
+		return &boundedSessions{b, t}
 	}
 	return b
 }
@@ -80,4 +83,20 @@ func (b *boundedLives) Extend(ctx context.Context, instance string) error {
 
 func (b *boundedLives) End(ctx context.Context, instance string) error {
 	return b.do(ctx, func(ctx context.Context) error { return b.lives.End(ctx, instance) })
+}
+
+// boundedSessions also bounds what is done with sessions, in the same room.
+type boundedSessions struct {
+	*bounded
+	sessions SessionTable
+}
+
+func (b *boundedSessions) SessionReader() Reader { return b.SessionTable() }
+
+func (b *boundedSessions) SessionTable() Table {
+	return &bounded{b.sessions.SessionTable(), b.timeout, b.room}
+}
+
+func (b *boundedSessions) DeleteSession(ctx context.Context, instance, version string) error {
+	return b.do(ctx, func(ctx context.Context) error { return b.sessions.DeleteSession(ctx, instance, version) })
 }

@@ -35,6 +35,9 @@ func TestBounded(t *testing.T) {
 		if _, ok := bounded.(Lives); ok {
 			t.Error("it has lives that the table does not have")
 		}
+		if _, ok := bounded.(SessionTable); !ok {
+			t.Error("it has no sessions, which the table has")
+		}
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range 9 {
