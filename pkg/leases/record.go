@@ -137,7 +137,9 @@ func decodeObject(body []byte, fields map[string]any) error {
 			return fmt.Errorf("field %q twice", name)
 		}
 		seen[name] = true
-		if err := d.Decode(target); err != nil {
+		if err := d.Decode(target); errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return errors.New("record is cut off")
+		} else if err != nil {
 			return fmt.Errorf("field %q: %w", name, err)
 		}
 	}
@@ -164,7 +166,7 @@ func (r *Record) check() error {
 		return fmt.Errorf("epoch %d is out of range", r.Epoch)
 	case r.Nonce == "":
 		return errors.New("no nonce")
-	case r.LockDelayMS < 0 || r.LockDelayMS > maxMS:
+	case r.LockDelayMS < 0 || r.LockDelayMS > 2*maxMS: // without a watch it is more than a TTL
 		return fmt.Errorf("lock_delay_ms %d is out of range", r.LockDelayMS)
 	case r.TTLms < 0 || r.TTLms > maxMS:
 		return fmt.Errorf("ttl_ms %d is out of range", r.TTLms)

@@ -45,10 +45,10 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		switch {
 		case r.State == Released:
 			return nil, &RefusedError{key, r, fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
-		case r.Revoke != nil:
-			return item, nil
 		case item.Life.Over:
 			return nil, &RefusedError{key, r, "its holder's time is over: it can be acquired, or released with force"}
+		case r.Revoke != nil:
+			return item, nil
 		}
 		if r.Session {
 			return item, p.RevokeKeys(ctx, item.Session, []*Item{item}, by, reason)

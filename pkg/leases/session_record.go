@@ -119,7 +119,7 @@ func (s *Session) check() error {
 		return errors.New("no nonce")
 	case s.TTLms <= 0 || s.TTLms > maxMS:
 		return fmt.Errorf("ttl_ms %d is out of range", s.TTLms)
-	case s.LockDelayMS < 0 || s.LockDelayMS > maxMS:
+	case s.LockDelayMS < 0 || s.LockDelayMS > 2*maxMS:
 		return fmt.Errorf("lock_delay_ms %d is out of range", s.LockDelayMS)
 	}
 	return nil
