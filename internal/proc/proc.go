@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"syscall"
 	"time"
 )
 
@@ -89,6 +90,9 @@ func (p *Process) run(started chan<- error) {
 	p.code = exitCode(p.cmd.ProcessState)
 	close(p.done)
 }
+
+// Terminate is the signal that asks a command to end.
+const Terminate = syscall.SIGTERM
 
 // Done is closed when the command has ended, and all of its group.
 func (p *Process) Done() <-chan struct{} { return p.done }

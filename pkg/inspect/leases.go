@@ -1,0 +1,147 @@
+package inspect
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
+)
+
+// LeaseFacts is what a fleet says of a lease. What it does not know is not
+// guessed (HAZARDS H7).
+type LeaseFacts struct {
+	// LiveKnown is false where the key has no holder, or there are no heartbeats at all.
+	LiveKnown, Live bool
+	// Heartbeat is the holder's; nil where it has none.
+	Heartbeat *fleet.Node
+	// Owner is the node that the placement names for the key of an assignment; "" where
+	// nothing, or no live node, is named.
+	Owner string
+	// Misplaced says that the key is held by another node than its owner.
+	Misplaced bool
+}
+
+// LeaseJudge compares leases with a fleet. It may be used by several goroutines.
+type LeaseJudge struct {
+	nodes    map[string]*fleet.Node
+	assigner *fleet.Assigner
+	workers  int
+}
+
+// NewLeaseJudge prepares for a fleet whose nodes were read, or for none: nil.
+func NewLeaseJudge(f *Fleet) (*LeaseJudge, error) {
+	j := &LeaseJudge{nodes: map[string]*fleet.Node{}}
+	if f == nil {
+		return j, nil
+	}
+	var err error
+	if j.assigner, err = f.Assigner(); err != nil {
+		return nil, err
+	}
+	for i := range f.Nodes {
+		j.nodes[f.Nodes[i].ID] = &f.Nodes[i]
+	}
+	j.workers = int(f.State.Settings(fleet.Database{}).Workers.Count)
+	return j, nil
+}
+
+// Judge says what the fleet knows of a lease. Several nodes may be placed for
+// compaction workers; there, each of as many as the policy asks for agrees.
+func (j *LeaseJudge) Judge(i *leases.Item) LeaseFacts {
+	var facts LeaseFacts
+	if i.Err != nil {
+		return facts
+	}
+	held := i.Record.State == leases.Held
+	if held && len(j.nodes) > 0 {
+		facts.Heartbeat = j.nodes[i.Record.Node]
+		facts.LiveKnown, facts.Live = true, facts.Heartbeat != nil && facts.Heartbeat.Live
+	}
+	service, target, database, ok := fleet.ParseAssignmentKey(i.Record.Key)
+	if !ok || j.assigner == nil {
+		return facts
+	}
+	facts.Owner = j.assigner.Owner(database, service, target)
+	facts.Misplaced = held && facts.Owner != "" && facts.Owner != i.Record.Node
+	if facts.Misplaced && service == fleet.CompactionWorkers {
+		for at, id := range j.assigner.Ranking(database, service, target) {
+			if at < j.workers && id == i.Record.Node {
+				facts.Misplaced = false
+			}
+		}
+	}
+	return facts
+}
+
+// LeaseState says in one word how a lease stands: held, revoking (its holder was
+// asked to let go), expired, released, locked (released under a lock delay), or
+// corrupt.
+func LeaseState(i *leases.Item) string {
+	switch {
+	case i.Err != nil:
+		return "corrupt"
+	case i.Record.State == leases.Released && i.Life.Over:
+		return "released"
+	case i.Record.State == leases.Released:
+		return "locked"
+	case i.Life.Over:
+		return "expired"
+	case i.Record.Revoke != nil || markedInSession(i):
+		return "revoking"
+	}
+	return "held"
+}
+
+// markedInSession says that the holder's session is asked to give the key up.
+func markedInSession(i *leases.Item) bool {
+	return i.Session != nil && slices.ContainsFunc(i.Session.Session.Marks, func(m leases.SessionMark) bool {
+		return m.Key == i.Record.Key && m.Epoch == i.Record.Epoch
+	})
+}
+
+// LeaseFilter chooses leases; all that is set must hold.
+type LeaseFilter struct {
+	// HeldBy is the node, or the instance, that holds the key.
+	HeldBy string
+	// Prefix is what the key begins with.
+	Prefix string
+	// Expired leases are held by somebody whose time is over.
+	Expired bool
+	// Orphaned leases are held by a node without a live heartbeat.
+	Orphaned bool
+	// Misplaced leases are held by another node than the placement names.
+	Misplaced bool
+}
+
+// IsZero tells that it chooses all leases.
+func (f LeaseFilter) IsZero() bool { return f == LeaseFilter{} }
+
+// ErrNoHeartbeats says that nobody can tell who is live.
+var ErrNoHeartbeats = errors.New("there are no heartbeats, so nobody can tell who is live")
+
+// Check reports a filter that needs what is not known.
+func (f LeaseFilter) Check(j *LeaseJudge) error {
+	if (f.Orphaned || f.Misplaced) && len(j.nodes) == 0 {
+		return ErrNoHeartbeats
+	}
+	return nil
+}
+
+// Match tells whether a lease is chosen. One whose record cannot be read is
+// chosen by its key alone.
+func (f LeaseFilter) Match(i *leases.Item, facts LeaseFacts) bool {
+	if !strings.HasPrefix(i.Key, f.Prefix) {
+		return false
+	}
+	held := i.Err == nil && i.Record.State == leases.Held
+	switch {
+	case f.HeldBy != "" && !(held && (i.Record.Node == f.HeldBy || i.Record.Instance == f.HeldBy)),
+		f.Expired && !(held && i.Life.Over),
+		f.Orphaned && !(held && facts.LiveKnown && !facts.Live),
+		f.Misplaced && !facts.Misplaced:
+		return false
+	}
+	return true
+}
