@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // app is what commands need from the world, and the flags that all of them have.
@@ -27,15 +30,28 @@ type app struct {
 
 	// configDir and cacheDir are the user's folders; nil stands for none.
 	configDir, cacheDir func() (string, error)
+	// hostname is this machine's name; nil stands for none.
+	hostname func() (string, error)
+	// environ is the environment that a command gets; nil stands for an empty one.
+	environ func() []string
+	// watchdog is the command line that runs this program as a watchdog; nil stands for none.
+	watchdog []string
+	// signals gives those that a command under a lease gets, until the function is called.
+	signals func() (<-chan os.Signal, func())
+	// leaseClock is what leases are timed by; nil stands for the machine's.
+	leaseClock leases.Clock
 	// openStore opens the store of a root; nil stands for [objstore.Open].
 	openStore func(ctx context.Context, url string, env objstore.Env) (objstore.Store, error)
 
 	output, color, logFormat string
 	verbose                  int
 
-	log *slog.Logger
+	log    *slog.Logger
+	noting sync.Mutex // one note at a time
 	// root is the canonical URL of the root that was opened last.
 	root string
+	// leasesAt are the flags that name the store of leases that was opened last.
+	leasesAt string
 	// parsed tells that the command line was understood and a command has begun.
 	parsed bool
 }
@@ -93,10 +109,11 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a), newFleetsCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newLeasesCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a), newFleetsCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}
+	cmd.AddCommand(newWatchdogCmd(a))
 	version := newVersionCmd(a)
 	version.GroupID = "more"
 	cmd.AddCommand(version)
@@ -249,6 +266,8 @@ func (a *app) printer() *render.Printer {
 // that read JSON have it in the answer.
 func (a *app) note(format string, args ...any) {
 	if a.output != string(render.JSONFormat) && a.output != string(render.YAMLFormat) {
+		a.noting.Lock()
+		defer a.noting.Unlock()
 		fmt.Fprintf(a.err, "shardctl: "+format+"\n", args...)
 	}
 }

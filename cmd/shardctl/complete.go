@@ -49,6 +49,9 @@ func (a *app) completeFromFleet(root *cobra.Command) {
 	if flags.Lookup("root") == nil {
 		return
 	}
+	if flags.Lookup("leases") != nil {
+		a.completeLeases(root)
+	}
 	for flag, complete := range map[string]cobra.CompletionFunc{"fleet": a.completeFleets, "node": a.completeNodes, "database": a.completeDatabases} {
 		if flags.Lookup(flag) != nil {
 			_ = root.RegisterFlagCompletionFunc(flag, complete)

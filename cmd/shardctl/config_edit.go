@@ -209,7 +209,7 @@ func (a *app) keepText(name string, edit *operate.Edit, written bool, err error)
 	if e.hint != "" {
 		hint = e.hint + "; " + hint
 	}
-	return &exitError{e.code, e.err, e.object, hint}
+	return &exitError{code: e.code, err: e.err, object: e.object, hint: hint}
 }
 
 func (r *configEditResult) document() render.Document {

@@ -33,6 +33,8 @@ type exitError struct {
 	err    error
 	object string
 	hint   string
+	// silent ends with the code, and prints nothing: it has been said.
+	silent bool
 }
 
 func (e *exitError) Error() string { return e.err.Error() }
@@ -67,12 +69,16 @@ func (a *app) report(ctx context.Context, root *cobra.Command, args []string, er
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &exit) && exit.silent:
+		return exit.code
 	case errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe):
 		return exitDone // whoever reads has seen enough
 	case ctx.Err() != nil:
 		return exitInterrupted
 	case !a.parsed && !errors.As(err, &exit):
 		exit = usageError("%s", usageMessage(root, args, err)).withHint("see %s --help", commandFor(root, args).CommandPath())
+	case a.leasesAt != "":
+		exit = asLeaseExitError(err, a.leasesAt)
 	default:
 		exit = asExitError(err)
 	}
@@ -93,6 +99,30 @@ func asExitError(err error) *exitError {
 		return exit
 	}
 	return failure("%w", err)
+}
+
+// said prints an error before the command ends, and gives what it ends with then,
+// whatever signals come meanwhile.
+func (a *app) said(err error) error {
+	if err == nil {
+		return nil
+	}
+	exit := asLeaseExitError(err, a.leasesAt)
+	a.printError(nil, exit)
+	return &exitError{code: exit.code, err: exit.err, silent: true}
+}
+
+// asLeaseExitError is asExitError for commands on leases, whose next steps name
+// where those are.
+func asLeaseExitError(err error, where string) *exitError {
+	var exit *exitError
+	if errors.As(err, &exit) {
+		return exit
+	}
+	if exit = leaseError(err, where); exit != nil {
+		return exit
+	}
+	return asExitError(err)
 }
 
 // errorResult is an error as `-o json` prints it, on standard error.

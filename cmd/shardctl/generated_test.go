@@ -148,6 +148,11 @@ var schemaOf = map[string]reflect.Type{
 	"snapshot-diff":        reflect.TypeFor[snapshotDiffResult](),
 	"doctor":               reflect.TypeFor[doctorResult](),
 	"fleets-list":          reflect.TypeFor[fleetsResult](),
+	"leases-list":          reflect.TypeFor[leasesListResult](),
+	"leases-show":          reflect.TypeFor[leaseShown](),
+	"leases-acquire":       reflect.TypeFor[leasesChanged](),
+	"leases-release":       reflect.TypeFor[leasesChanged](),
+	"leases-revoke":        reflect.TypeFor[leasesChanged](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -238,6 +243,10 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"databases", "pause", "s3://b/one", "--dry-run"},
 		{"config", "validate"}, {"config", "show"}, {"config", "show", "s3://b/two"}, {"config", "init", "--dry-run"},
 		{"config", "edit", "--file", os.DevNull, "--dry-run"},
+		{"leases", "acquire", "gc/s3://b/one", "--node", "n1", "--ttl", "100ms"}, {"leases", "acquire", "x", "y", "--node", "n1"},
+		{"leases", "list"}, {"leases", "show", "gc/s3://b/one"}, {"leases", "revoke", "x", "--reason", "why"}, {"leases", "list", "--held-by", "n1"},
+		{"leases", "release", "x", "y", "--force", "--no-watch", "--reason", "why", "--yes"}, {"leases", "show", "x"},
+		{"leases", "release", "--held-by", "n1", "--force", "--reason", "why", "--dry-run"}, {"leases", "release", "none", "x", "--force", "--reason", "why", "--yes"},
 	} {
 		name := strings.Join(args[:min(2, len(args))], "-")
 		tests = append(tests, struct {

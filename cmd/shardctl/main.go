@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/term"
+
+	"github.com/shardctl/shardctl/internal/proc"
 )
 
 func main() { os.Exit(realMain()) }
@@ -20,15 +22,27 @@ func realMain() int {
 	signal.Ignore(syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	// A second signal ends the program at once; not the echo of the first, though:
+	// timeout(1) sends it to the process and to its group.
+	context.AfterFunc(ctx, func() { time.Sleep(250 * time.Millisecond); stop() })
 	a := &app{
 		in:        os.Stdin,
 		out:       os.Stdout,
 		err:       os.Stderr,
 		lookupEnv: os.LookupEnv,
+		environ:   os.Environ,
 		now:       time.Now,
+		hostname:  os.Hostname,
 		configDir: os.UserConfigDir,
 		cacheDir:  os.UserCacheDir,
+	}
+	if self, err := os.Executable(); err == nil {
+		a.watchdog = []string{self, os.Args[0], watchdogName}
+	}
+	a.signals = func() (<-chan os.Signal, func()) {
+		signals := make(chan os.Signal, 16)
+		signal.Notify(signals, proc.Signals()...)
+		return signals, func() { signal.Stop(signals) }
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {
 		a.outTerminal = true

@@ -24,7 +24,7 @@ type rootFlags struct {
 
 // placeFlags say which fleet a command works on. One of them on the command line
 // hides the variables of the others.
-var placeFlags = []string{"root", "snapshot", "fleet", "nodes", "nodes-file"}
+var placeFlags = []string{"root", "snapshot", "fleet", "nodes", "nodes-file", "leases"}
 
 // bind adds the flags of commands that read a root, or a snapshot of one.
 func (f *rootFlags) bind(cmd *cobra.Command) {

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/objectlease"
+)
+
+// bubbleClock is the clock of a synctest bubble.
+type bubbleClock struct{ start time.Time }
+
+func (c bubbleClock) Elapsed() time.Duration { return time.Since(c.start) }
+func (c bubbleClock) Now() time.Time         { return time.Now() }
+func (c bubbleClock) Sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// leaseApp runs commands on one store in memory, in a synctest bubble.
+type leaseApp struct {
+	store objstore.Store
+	clock leases.Clock
+}
+
+func (l *leaseApp) run(t *testing.T, args ...string) result {
+	t.Helper()
+	var out, errOut bytes.Buffer
+	a := newTestApp("")
+	a.out, a.err = &out, &errOut
+	a.hostname = func() (string, error) { return "here", nil }
+	a.leaseClock = l.clock
+	a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return l.store, nil }
+	code := a.run(t.Context(), append(args, "--root", "s3://bucket/fleet"))
+	return result{code, out.String(), errOut.String()}
+}
+
+// wholeSeconds is a store that dates in whole seconds, as S3 does.
+type wholeSeconds struct{ objstore.Store }
+
+func (s wholeSeconds) Clock() objstore.Clock {
+	return objstore.Clock{Granularity: time.Second, Skew: time.Second}
+}
+
+// A TTL that a store cannot tell is refused before anything is written.
+func TestLeaseTTLOfWholeSeconds(t *testing.T) {
+	l := &leaseApp{store: wholeSeconds{objstore.NewMemory(nil)}}
+	got := l.run(t, "leases", "acquire", "k", "--ttl", "3s")
+	if got.code != exitFailed || !strings.Contains(got.err, "a TTL of 3s is too short: at least 5s on a store that dates in whole seconds") {
+		t.Errorf("exit code %d: %s", got.code, got.err)
+	}
+	if got := l.run(t, "leases", "list", "-o", "name"); got.stdout != "" {
+		t.Errorf("there is a lease: %s", got.stdout)
+	}
+	if got := l.run(t, "leases", "acquire", "k", "--ttl", "5s"); got.code != 0 {
+		t.Errorf("exit code %d: %s", got.code, got.err)
+	}
+}
+
+// An epoch at its maximum is left alone by everything.
+func TestLeaseEpochAtMaximum(t *testing.T) {
+	l := &leaseApp{store: objstore.NewMemory(nil)}
+	r := leases.Record{Version: 1, Key: "k", State: leases.Held, Node: "n1", Instance: "i", Epoch: leases.MaxEpoch, TTLms: 1, Nonce: "x", Acquired: time.Now(), Renewed: time.Now()}
+	if _, err := l.store.Put(t.Context(), objectlease.Name("k"), r.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Millisecond)
+	for _, args := range [][]string{{"acquire", "k"}, {"release", "k", "--force", "--reason", "why", "--yes"}} {
+		got := l.run(t, append([]string{"leases"}, args...)...)
+		if got.code != exitRefused || !strings.Contains(got.err, "its epoch has reached the maximum of 9223372036854775807") {
+			t.Errorf("%s: exit code %d: %s", args[0], got.code, got.err)
+		}
+	}
+	if got := l.run(t, "leases", "list", "-o", "csv"); !strings.Contains(got.stdout, "k,expired,n1,,9223372036854775807,") {
+		t.Errorf("list: %s", got.stdout)
+	}
+}
+
+// deaf is a store that is asked and never answers.
+func deaf(op string) *objstore.Faulty {
+	return objstore.NewFaulty(objstore.NewMemory(nil), func(c objstore.Call) objstore.Fault {
+		if op == "" || c.Op == op {
+			return objstore.Fault{Delay: time.Hour}
+		}
+		return objstore.Fault{}
+	})
+}
+
+// Hazard H40: each command ends in time where the store does not answer.
+func TestLeasesOnSilentStore(t *testing.T) {
+	for _, args := range [][]string{
+		{"list"}, {"show", "k"}, {"dump"}, {"acquire", "k"}, {"acquire", "k", "--wait"}, {"acquire", "a", "b"}, {"release", "k", "--instance", "i"},
+		{"release", "k", "--force", "--reason", "x", "--yes"}, {"release", "--held-by", "n", "--force", "--reason", "x", "--yes"}, {"revoke", "k", "--wait"},
+		{"exec", "k", "--", os.Args[0]},
+	} {
+		t.Run(strings.Join(args[:min(2, len(args))], "-"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := &leaseApp{store: deaf(""), clock: bubbleClock{time.Now()}}
+				flags := []string{"--timeout", "2s", "--root", "s3://bucket/fleet"}
+				start := time.Now()
+				got := l.run(t, append(append([]string{"leases", args[0]}, flags...), args[1:]...)...)
+				if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 3*time.Second {
+					t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
+				}
+			})
+		})
+	}
+}
+
+// The watch and the wait do not count against --timeout; a store that falls
+// silent during them does.
+func TestLeaseWaitsAreNotTimedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &leaseApp{store: objstore.NewMemory(nil), clock: bubbleClock{time.Now()}}
+		if got := l.run(t, "leases", "acquire", "k", "--ttl", "10m"); got.code != 0 {
+			t.Fatal(got.err)
+		}
+		start := time.Now()
+		got := l.run(t, "leases", "release", "k", "--force", "--reason", "x", "--yes", "--timeout", "1s")
+		if elapsed := time.Since(start); got.code != 0 || elapsed < 10*time.Minute {
+			t.Errorf("force: exit code %d after %v: %s", got.code, elapsed, got.err)
+		}
+		if got := l.run(t, "leases", "acquire", "k", "--ttl", "10m"); got.code != 0 {
+			t.Fatal(got.err)
+		}
+		start = time.Now()
+		got = l.run(t, "leases", "acquire", "k", "--ttl", "10m", "--wait", "--timeout", "1s")
+		if elapsed := time.Since(start); got.code != 0 || elapsed < 9*time.Minute {
+			t.Errorf("wait: exit code %d after %v: %s", got.code, elapsed, got.err)
+		}
+		gets := 0
+		l.store = objstore.NewFaulty(l.store, func(c objstore.Call) objstore.Fault {
+			if c.Op == "get" {
+				gets++
+			}
+			if gets > 4 {
+				return objstore.Fault{Delay: time.Hour}
+			}
+			return objstore.Fault{}
+		})
+		start = time.Now()
+		got = l.run(t, "leases", "acquire", "k", "--ttl", "10m", "--wait", "--timeout", "1s")
+		if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 2*time.Minute {
+			t.Errorf("wait on a store that falls silent: exit code %d after %v: %s", got.code, elapsed, got.err)
+		}
+	})
+}
+
+// A write whose outcome is not known is not called a success, nor sent again.
+func TestForceWithUnknownOutcome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := objstore.NewMemory(nil)
+		l := &leaseApp{store: memory, clock: bubbleClock{time.Now()}}
+		if got := l.run(t, "leases", "acquire", "k", "--ttl", "1s"); got.code != 0 {
+			t.Fatal(got.err)
+		}
+		swaps := 0
+		l.store = objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			if c.Op == "swap" {
+				swaps++
+				return objstore.Fault{Delay: time.Hour, Before: errors.New("reset")}
+			}
+			return objstore.Fault{}
+		})
+		got := l.run(t, "leases", "release", "k", "--force", "--reason", "x", "--yes", "--timeout", "1s")
+		if got.code == 0 || swaps != 1 {
+			t.Errorf("exit code %d after %d swaps: %s%s", got.code, swaps, got.stdout, got.err)
+		}
+		if got := l.run(t, "leases", "show", "k"); !strings.Contains(got.stdout, "outcome") {
+			t.Errorf("no outcome is recorded: %s", got.stdout)
+		}
+	})
+}
+
+// writeLeases writes a root of n leases on the local disk.
+func writeLeases(t testing.TB, n int) string {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "leases"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	at := time.Date(2026, time.December, 1, 0, 0, 0, 0, time.UTC)
+	for i := range n {
+		r := leases.Record{
+			Version: 1, Key: fmt.Sprintf("gc/s3://acme-prod/tenants/%06d", i), State: leases.Held, Node: fmt.Sprintf("n%d", i%20), Instance: fmt.Sprintf("%032x", i%20),
+			Epoch: 1, TTLms: 30000, Nonce: fmt.Sprintf("%032x", i), Kept: true, Acquired: at, Renewed: at,
+		}
+		if err := os.WriteFile(filepath.Join(root, filepath.FromSlash(objectlease.Name(r.Key))), r.Encode(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// More leases than are sorted come all the same, each once.
+func TestLeasesListStreams(t *testing.T) {
+	if testing.Short() {
+		t.Skip("writes 10,500 files")
+	}
+	root := writeLeases(t, 10_500)
+	got := execute(t, "", "leases", "list", "--root", "file://"+root, "-o", "json")
+	var all struct{ Leases []leaseResult }
+	if err := json.Unmarshal([]byte(got.stdout), &all); err != nil || got.code != 0 {
+		t.Fatal(err, got.err)
+	}
+	seen := map[string]bool{}
+	for _, l := range all.Leases {
+		seen[l.Key] = true
+	}
+	if len(seen) != 10_500 || len(all.Leases) != 10_500 {
+		t.Errorf("%d leases, %d keys", len(all.Leases), len(seen))
+	}
+}
+
+// Completions offer keys and holders, and nothing where the store is silent.
+func TestLeaseCompletions(t *testing.T) {
+	l := &leaseApp{store: objstore.NewMemory(nil)}
+	for _, args := range [][]string{{"acct-1", "acct-2", "--node", "n1"}, {"other", "--node", "n2"}} {
+		if got := l.run(t, append([]string{"leases", "acquire"}, args...)...); got.code != 0 {
+			t.Fatal(got.err)
+		}
+	}
+	complete := func(args ...string) string {
+		var out bytes.Buffer
+		a := newTestApp("")
+		a.out = &out
+		a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return l.store, nil }
+		a.run(t.Context(), append([]string{"__complete", "leases"}, args...))
+		return out.String()
+	}
+	if got := complete("release", "--root", "s3://b/f", "acct"); !strings.Contains(got, "acct-1\theld by n1\nacct-2\theld by n1\n") || strings.Contains(got, "other") {
+		t.Errorf("keys: %s", got)
+	}
+	if got := complete("list", "--root", "s3://b/f", "--held-by", ""); !strings.Contains(got, "n1\t2 leases\nn2\t1 lease\n") {
+		t.Errorf("holders: %s", got)
+	}
+	l.store = deaf("")
+	start := time.Now()
+	if got := complete("show", "--root", "s3://b/f", ""); !strings.Contains(got, "did not answer within 500ms") || time.Since(start) > 600*time.Millisecond {
+		t.Errorf("after %v: %s", time.Since(start), got)
+	}
+}
