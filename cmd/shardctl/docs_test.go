@@ -15,6 +15,7 @@ import (
 // TestDocs runs the sessions in the docs, which are fenced blocks of the language
 // "console": lines that begin with "$ " are commands, run in the root of the repository
 // by a shell, and the lines after each are what it prints. With -update they are rewritten.
+// The folder /srv/fleet is one of its own for each page.
 func TestDocs(t *testing.T) {
 	sessions := 0
 	for _, name := range docs(t) {
@@ -23,10 +24,11 @@ func TestDocs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		folder := filepath.Join(t.TempDir(), "fleet")
 		rewritten := console.ReplaceAllStringFunc(string(text), func(block string) string {
 			sessions++
 			body := console.FindStringSubmatch(block)[1]
-			return "```console\n" + runSession(t, body) + "```"
+			return "```console\n" + runSession(t, body, folder) + "```"
 		})
 		switch {
 		case alike(rewritten) == alike(string(text)):
@@ -47,12 +49,14 @@ var (
 	console = regexp.MustCompile("(?s)```console\n(.*?)```")
 	// timing is what differs from run to run: the column NS-PER-KEY of a comparison.
 	timing = regexp.MustCompile(`(?m)^((?:\S+ +)(?:[0-9.%]+ +){4})[0-9]+ +`)
-	blanks = regexp.MustCompile(` +`)
+	// varying is what is new each time: instances and operations, versions, dates, short times.
+	varying = regexp.MustCompile(`\b[0-9a-f]{28}([0-9a-f]{4})?\b|\b[0-9a-f]+-[0-9a-f]{16}-[0-9a-f]+\b|\b20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]+Z|\b[0-9]s ago\b|\b[0-9.]+m?s into the watch\b`)
+	blanks  = regexp.MustCompile(` +`)
 )
 
 // alike takes out of a page what may differ.
 func alike(page string) string {
-	return blanks.ReplaceAllString(timing.ReplaceAllString(page, "${1}N "), " ")
+	return blanks.ReplaceAllString(varying.ReplaceAllString(timing.ReplaceAllString(page, "${1}N "), "V"), " ")
 }
 
 // docs lists the pages that people write, by their path in the repository.
@@ -71,8 +75,11 @@ func docs(t *testing.T) []string {
 	return names
 }
 
+// shownFolder is how the pages name the folder that their sessions may change.
+const shownFolder = "/srv/fleet"
+
 // runSession runs the commands of a session and returns it as it really goes.
-func runSession(t *testing.T, body string) string {
+func runSession(t *testing.T, body, folder string) string {
 	t.Helper()
 	var out strings.Builder
 	for line := range strings.Lines(body) {
@@ -81,14 +88,14 @@ func runSession(t *testing.T, body string) string {
 			continue
 		}
 		out.WriteString(line)
-		cmd := exec.Command("sh", "-c", command)
+		cmd := exec.Command("sh", "-c", strings.ReplaceAll(command, shownFolder, folder))
 		cmd.Dir = repository
 		cmd.Env = append(os.Environ(), "SHARDCTL_OUTPUT=", "NO_COLOR=")
 		printed, err := cmd.CombinedOutput()
 		if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
 			t.Fatalf("%s: %v", command, err)
 		}
-		out.Write(printed)
+		out.WriteString(strings.ReplaceAll(string(printed), folder, shownFolder))
 	}
 	return out.String()
 }
