@@ -94,10 +94,13 @@ func (a *app) leaseNames(cmd *cobra.Command) ([]offeredName, error) {
 		return nil, err
 	}
 	f := &leaseFlags{rootFlags: rootFlags{root: cmd.Flag("root").Value.String(), timeout: completionLists}, leases: cmd.Flag("leases").Value.String()}
-	if f.root == "" && f.leases == "" {
+	if saved := cmd.Flags().Lookup("snapshot"); saved != nil && saved.Value.String() != "-" {
+		f.snapshot = saved.Value.String()
+	}
+	if f.root == "" && f.leases == "" && f.snapshot == "" {
 		return nil, usageError("give --root, --fleet or --leases first, to complete from the leases")
 	}
-	file := a.completionFile(f.root+"\x00"+f.leases, "leases/")
+	file := a.completionFile(f.root+"\x00"+f.leases+"\x00"+f.snapshot, "leases/")
 	if known, ok := a.rememberedNames(file); ok {
 		if known.Reason != "" {
 			return nil, failure("%s", known.Reason)

@@ -31,6 +31,16 @@ type leaseFlags struct {
 
 func (f *leaseFlags) bind(cmd *cobra.Command) {
 	f.bindLive(cmd)
+	f.bindLeases(cmd)
+}
+
+// bindReading also takes a snapshot of a root that holds leases.
+func (f *leaseFlags) bindReading(cmd *cobra.Command) {
+	f.rootFlags.bind(cmd)
+	f.bindLeases(cmd)
+}
+
+func (f *leaseFlags) bindLeases(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.Lookup("root").Usage = "URL of the fleet root whose leases/ it is, such as s3://bucket/fleet"
 	flags.StringVar(&f.leases, "leases", "", "where the leases are, if not in the root: etcd://host:port/prefix, dynamodb://table?region=R, or another root")
@@ -43,7 +53,8 @@ const leaseRequests = 32
 
 // leasePlace is an opened store of leases, with the fleet that it belongs to.
 type leasePlace struct {
-	table leases.Table
+	table  leases.Table // nil for a snapshot
+	reader leases.Reader
 	// clock is one for all that reads and writes, so that what one saw counts for the other.
 	clock   leases.Clock
 	where   string // as answers name it
@@ -59,6 +70,9 @@ type leasePlace struct {
 func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error) {
 	if f.timeout <= 0 {
 		return nil, usageError("--timeout %v is not above 0", f.timeout)
+	}
+	if f.snapshot != "" {
+		return a.openSavedLeases(ctx, f)
 	}
 	if f.root == "" && f.leases == "" {
 		return nil, usageError("no place of leases is given").withHint("use --root URL, such as s3://bucket/fleet, or --fleet NAME, or --leases URL")
@@ -93,6 +107,7 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		a.root = p.where
 	}
 	p.table = leases.Bounded(table, f.timeout, leaseRequests)
+	p.reader = leases.ReadOnly(p.table)
 	if f.leases != "" {
 		p.flags = " --leases " + shellWord(p.where)
 	}
@@ -109,6 +124,29 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 	}
 	a.leasesAt = p.flags
 	return p, nil
+}
+
+// openSavedLeases opens a snapshot that holds leases.
+func (a *app) openSavedLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error) {
+	if f.root != "" || f.leases != "" {
+		return nil, usageError("a snapshot is given, and --root or --leases").withHint("give one of them")
+	}
+	found, err := a.readAnyFleet(ctx, &f.rootFlags, inspect.Parts{})
+	if err != nil {
+		return nil, err
+	}
+	if read, complete := found.Snapshot.LeasesRead(); !complete {
+		why := "does not hold leases"
+		if read {
+			why = "has only the names of leases, there were too many"
+		}
+		return nil, failure("snapshot %s %s", f.snapshot, why).about(f.snapshot).withHint("ask the root itself with --root %s", found.Snapshot.Root)
+	}
+	a.leasesAt = " --snapshot " + shellWord(f.snapshot)
+	return &leasePlace{
+		reader: found.Snapshot.LeaseReader(), clock: leases.SystemClock(), where: found.Snapshot.Root, timeout: f.timeout,
+		fleet: func(context.Context) (*inspect.Fleet, error) { return found, nil },
+	}, nil
 }
 
 // leasesURLError says which flag is wrong.
@@ -138,7 +176,7 @@ func (p *leasePlace) readFleet(ctx context.Context) error {
 }
 
 // view reads leases, and cannot write (H47).
-func (p *leasePlace) view() *leases.View { return leases.NewView(leases.ReadOnly(p.table), p.clock) }
+func (p *leasePlace) view() *leases.View { return leases.NewView(p.reader, p.clock) }
 
 // process begins a life on the store. Only here is anything opened that can write.
 func (p *leasePlace) process(a *app, node string) (*leases.Process, error) {

@@ -34,7 +34,7 @@ More than 100,000 come in the order of the store.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runLeasesDump(cmd.Context(), o) },
 	}
-	o.place.bind(cmd)
+	o.place.bindReading(cmd)
 	cmd.Flags().StringVar(&o.prefix, "prefix", "", "those whose key begins so")
 	completeWith(cmd, "prefix")
 	return cmd

@@ -36,7 +36,7 @@ the order of the store, as they are read; so does --limit choose among more than
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.runLeasesList(cmd.Context(), o) },
 	}
-	o.place.bind(cmd)
+	o.place.bindReading(cmd)
 	o.filter.bind(cmd)
 	cmd.Flags().IntVar(&o.limit, "limit", 0, "how many to list at most; 0 means all")
 	completeWith(cmd, "limit")

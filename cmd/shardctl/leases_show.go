@@ -23,7 +23,7 @@ func newLeasesShowCmd(a *app) *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runLeasesShow(cmd.Context(), o, args) },
 	}
-	o.bind(cmd)
+	o.bindReading(cmd)
 	return cmd
 }
 

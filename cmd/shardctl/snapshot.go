@@ -41,7 +41,8 @@ func newSnapshotSaveCmd(a *app) *cobra.Command {
 		Long: `Save all that a fleet root says in one file; - is standard output.
 
 It holds the policy, the registry with the content of every entry, and the
-heartbeats with theirs, and when each was read. The file appears only when it is
+heartbeats with theirs, the records of leases (above 20,000 their names only), and
+when each was read. The file appears only when it is
 complete, and replaces one of that name. Passwords and signatures are cut out.`,
 		Example: `  shardctl snapshot save --root s3://bucket/fleet fleet.json
   shardctl snapshot save --root s3://bucket/fleet - | gzip > fleet.json.gz`,
@@ -53,7 +54,7 @@ complete, and replaces one of that name. Passwords and signatures are cut out.`,
 }
 
 // everything is all of a root that a snapshot can hold.
-var everything = inspect.Parts{Nodes: true, Registry: true, Bodies: true}
+var everything = inspect.Parts{Nodes: true, Registry: true, Bodies: true, Leases: true, Audit: true, MostLeases: 20_000}
 
 func (a *app) runSnapshotSave(ctx context.Context, o *snapshotSaveOptions, name string) error {
 	found, err := a.readFleet(ctx, &o.root, everything)

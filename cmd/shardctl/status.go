@@ -65,16 +65,17 @@ does, by this machine's clock, and takes an empty root for an empty fleet.`,
 
 // statusResult is what `status` prints.
 type statusResult struct {
-	SchemaVersion int              `json:"schema_version"`
-	Root          string           `json:"root"`
-	Taken         time.Time        `json:"taken" jsonschema:"this machine's clock"`
-	StoreNow      *time.Time       `json:"store_now,omitempty" jsonschema:"the store's clock, where it tells"`
-	SkewSeconds   *float64         `json:"skew_seconds,omitempty" jsonschema:"how far the store's clock is ahead of this machine's"`
-	Timeout       float64          `json:"heartbeat_timeout_seconds"`
-	Nodes         []statusNode     `json:"nodes"`
-	Databases     []statusDatabase `json:"databases"`
-	Balance       []statusBalance  `json:"balance" jsonschema:"for each service with assignments and candidates"`
-	Warnings      []fleet.Warning  `json:"warnings"`
+	SchemaVersion int                   `json:"schema_version"`
+	Root          string                `json:"root"`
+	Taken         time.Time             `json:"taken" jsonschema:"this machine's clock"`
+	StoreNow      *time.Time            `json:"store_now,omitempty" jsonschema:"the store's clock, where it tells"`
+	SkewSeconds   *float64              `json:"skew_seconds,omitempty" jsonschema:"how far the store's clock is ahead of this machine's"`
+	Timeout       float64               `json:"heartbeat_timeout_seconds"`
+	Nodes         []statusNode          `json:"nodes"`
+	Databases     []statusDatabase      `json:"databases"`
+	Balance       []statusBalance       `json:"balance" jsonschema:"for each service with assignments and candidates"`
+	Warnings      []fleet.Warning       `json:"warnings"`
+	Leases        *inspect.LeaseSummary `json:"leases,omitempty" jsonschema:"absent where the root holds none, or only a part is shown"`
 	filtered      bool
 	RefusedBy     []fleet.Version `json:"refused_by,omitempty" jsonschema:"versions of Sleet that do not take the configuration"`
 }
@@ -155,6 +156,7 @@ func (a *app) status(ctx context.Context, o *statusOptions) (render.Document, er
 		value, err := sleetStatus(ctx, found, o.mirrors)
 		return render.Document{Value: value}, err
 	}
+	parts.Leases, parts.MostLeases = true, 2_000
 	found, err := a.readFleet(ctx, &o.root, parts)
 	if err != nil {
 		return render.Document{}, err
@@ -225,6 +227,11 @@ func newStatusResult(ctx context.Context, f *inspect.Fleet, o *statusOptions) (*
 		}
 		if balance, ok := newStatusBalance(assigner, service, counts[service]); ok {
 			r.Balance = append(r.Balance, balance)
+		}
+	}
+	if !r.filtered {
+		if r.Leases, err = inspect.SummarizeLeases(ctx, f); err != nil {
+			return nil, err
 		}
 	}
 	return r, nil
@@ -343,6 +350,10 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 		}
 		w.findings(b.Findings)
 	}
+	if r.Leases != nil {
+		w.line("")
+		r.printLeases(w)
+	}
 	for i, warning := range r.Warnings {
 		if i == 0 {
 			w.line("")
@@ -352,6 +363,25 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 		}
 	}
 	return w.err
+}
+
+// printLeases counts the leases, in one line, and those that somebody must look at.
+func (r *statusResult) printLeases(w *textWriter) {
+	l := r.Leases
+	if !l.Complete {
+		w.line("%s; shardctl leases list --root %s tells more", counted(l.Records, "lease"), r.Root)
+		return
+	}
+	w.line("%s: %d held, %d expired, %d released", counted(l.Records, "lease"), l.Held, l.Expired, l.Released)
+	for _, wrong := range []struct {
+		count int
+		tone  render.Tone
+		what  string
+	}{{l.Corrupt, render.Act, "cannot be read"}, {l.Orphaned, render.Act, "held by a node without a live heartbeat"}, {l.Misplaced, render.Look, "held by another node than the placement names"}} {
+		if wrong.count > 0 {
+			w.tone(wrong.tone, "  %d %s", wrong.count, wrong.what)
+		}
+	}
 }
 
 // manyRows is above how many rows the table of databases shows only what is wrong.

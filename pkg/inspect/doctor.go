@@ -50,6 +50,11 @@ const (
 	FindCredential     = "credential"
 	FindNoConditions   = "no-conditions"
 	FindNotConditional = "conditions-unknown"
+	FindCorruptLease   = "corrupt-lease"
+	FindExpiredLease   = "expired-lease"
+	FindOrphanedLease  = "orphaned-lease"
+	FindMisplacedLease = "misplaced-lease"
+	FindEpochLost      = "lease-epoch-lost"
 )
 
 // most is how many pieces of evidence a finding lists.
@@ -88,6 +93,9 @@ func Diagnose(ctx context.Context, f *Fleet) ([]Finding, error) {
 		return nil, err
 	}
 	e.credentials()
+	if err := e.leases(ctx); err != nil {
+		return nil, err
+	}
 	return e.sorted(), nil
 }
 

@@ -43,6 +43,11 @@ type Snapshot struct {
 	Registry Source `json:"registry"`
 	// Heartbeats has the objects under nodes/, with bodies where they were asked for.
 	Heartbeats Source `json:"heartbeats"`
+	// Leases, Sessions and Audit have the objects of leases, with their bodies unless
+	// there were too many.
+	Leases   Source `json:"leases,omitzero"`
+	Sessions Source `json:"sessions,omitzero"`
+	Audit    Source `json:"audit,omitzero"`
 	// Marker has the root's marker; it is looked for only where there is nothing else.
 	Marker Source `json:"marker"`
 
@@ -81,6 +86,11 @@ type Parts struct {
 	Nodes, Registry bool
 	// Bodies asks for the bodies of heartbeats.
 	Bodies bool
+	// Leases asks for the records of leases and sessions, and Audit for the audit
+	// records. Where there are more than MostLeases, only their names are read; 0
+	// means all.
+	Leases, Audit bool
+	MostLeases    int
 }
 
 // readParallel is how many objects are read at once.
@@ -108,6 +118,19 @@ func Read(ctx context.Context, r objstore.Reader, root string, parts Parts, now 
 				return ok && parts.Bodies && o.Size > 0
 			})
 		})
+	}
+	if parts.Leases {
+		// Sessions after the keys that name them: one that is missing then is gone.
+		group.Go(func() error {
+			err := s.Leases.readRecords(groupCtx, r, LeasePrefix, parts.MostLeases, wall)
+			if err == nil && len(s.Leases.Objects) > 0 {
+				err = s.Sessions.readRecords(groupCtx, r, SessionPrefix, parts.MostLeases, wall)
+			}
+			return err
+		})
+	}
+	if parts.Audit {
+		group.Go(func() error { return s.Audit.readRecords(groupCtx, r, AuditPrefix, parts.MostLeases, wall) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -248,6 +271,7 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	encoder.SetIndent("", " ")
 	saved := *s
 	saved.Registry.Objects = namesWithoutSecrets(s.Registry.Objects)
+	saved.Leases.Objects = keysWithoutSecrets(s.Leases.Objects)
 	if err := encoder.Encode(saved); err != nil {
 		return 0, err
 	}
@@ -326,7 +350,8 @@ type NamedSource struct {
 // Sources lists all sources of a snapshot.
 func (s *Snapshot) Sources() []NamedSource {
 	return []NamedSource{
-		{fleet.PolicyName, &s.Policy}, {fleet.RegistryPrefix, &s.Registry}, {fleet.HeartbeatPrefix, &s.Heartbeats}, {fleet.MarkerName, &s.Marker},
+		{fleet.PolicyName, &s.Policy}, {fleet.RegistryPrefix, &s.Registry}, {fleet.HeartbeatPrefix, &s.Heartbeats},
+		{LeasePrefix, &s.Leases}, {SessionPrefix, &s.Sessions}, {AuditPrefix, &s.Audit}, {fleet.MarkerName, &s.Marker},
 	}
 }
 
