@@ -12,11 +12,11 @@
 // What it promises: a node that died or left is dead for all within a bound, one
 // that restarted is back within a few rounds however its clock runs, a view that
 // was split heals, and nobody comes back to life by hearsay. Where nothing can
-// be said yet that is said, and no empty set is given (H7).
+// be said yet the answer is [ErrUnknown], not an empty set (H7).
 //
-// Gossip speaks MenteDB's wire format (M9). What it decides is in [View], which
-// does no I/O, reads no clock and has no goroutines, so that a simulated network
-// of hundreds of nodes replays exactly.
+// A [Registry] is a fixed list ([Static]) or gossip ([Gossip]). Gossip speaks MenteDB's wire format (M9);
+// what it decides is in [View], which does no I/O, reads no clock and has no
+// goroutines, so that a simulated network of hundreds of nodes replays exactly.
 //
 // The numbers M9, S14, … refer to docs/compatibility.md, H12, … to
 // docs/hazards.md.

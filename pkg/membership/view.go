@@ -89,6 +89,9 @@ const (
 	silenceTimeouts = 10
 	// livePeers is how many live peers are asked in a round (M9).
 	livePeers = 3
+	// rivalTimeouts is for how long another process under our id is remembered,
+	// in timeouts.
+	rivalTimeouts = 4
 	// farewells is how many peers are told that a node leaves.
 	farewells = 8
 )
@@ -265,7 +268,7 @@ func (v *View) Merge(now time.Duration, from string, entries []Entry) {
 		at++
 	}
 	if contested {
-		if now-v.rivalSeen >= v.o.Timeout {
+		if now-v.rivalSeen >= rivalTimeouts*v.o.Timeout {
 			v.rivalCount = 0
 		}
 		v.rivalCount, v.rivalSeen = v.rivalCount+1, now
@@ -567,8 +570,8 @@ func (v *View) Leave(now time.Duration) Round {
 }
 
 // Rival returns the address of another process that seems to run under this
-// node's id (H31): more than once within the last timeout somebody was above
-// this node under its own id, though it had long risen above its earlier life.
+// node's id (H31): more than once within the last four timeouts somebody was
+// above this node under its own id, though it had long risen above its earlier life.
 func (v *View) Rival(now time.Duration) (addr string, found bool) {
-	return v.rival, v.rivalCount > 1 && now-v.rivalSeen < v.o.Timeout
+	return v.rival, v.rivalCount > 1 && now-v.rivalSeen < rivalTimeouts*v.o.Timeout
 }
