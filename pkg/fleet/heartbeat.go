@@ -77,6 +77,9 @@ type Heartbeat struct {
 	// Instance is a random id of the process, so that two under one node id are
 	// noticed; "" from Sleet itself.
 	Instance string `json:"instance,omitempty"`
+	// Addr is the base URL of the node, where others reach it; "" from Sleet
+	// itself, and from one that is not to be reached.
+	Addr string `json:"addr,omitempty"`
 	// ConfigDigest is the [State.Digest] of what the node runs (H33); "" from
 	// Sleet itself.
 	ConfigDigest string `json:"config_digest,omitempty"`
@@ -134,6 +137,7 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		{name: "slatedb_version", into: &h.SlateDBVersion},
 		{name: "services", into: &services},
 		{name: "instance", into: &h.Instance, optional: true},
+		{name: "addr", into: &h.Addr, optional: true},
 		{name: "config_digest", into: &h.ConfigDigest, optional: true},
 	} {
 		err := readMember(members, m.name, m.into)

@@ -93,7 +93,7 @@ func TestHeartbeatBody(t *testing.T) {
 	if diff := cmp.Diff(want, string(body)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	h.Instance, h.ConfigDigest = "i", "d"
+	h.Instance, h.Addr, h.ConfigDigest = "i", "http://n:7420", "d"
 	body, err = json.Marshal(h)
 	if err != nil {
 		t.Fatal(err)
