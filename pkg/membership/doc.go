@@ -14,7 +14,8 @@
 // was split heals, and nobody comes back to life by hearsay. Where nothing can
 // be said yet the answer is [ErrUnknown], not an empty set (H7).
 //
-// A [Registry] is a fixed list ([Static]) or gossip ([Gossip]). Gossip speaks MenteDB's wire format (M9);
+// A [Registry] is a fixed list ([Static]), the heartbeats of a fleet root
+// ([Heartbeats]) or gossip ([Gossip]). Gossip speaks MenteDB's wire format (M9);
 // what it decides is in [View], which does no I/O, reads no clock and has no
 // goroutines, so that a simulated network of hundreds of nodes replays exactly.
 //
