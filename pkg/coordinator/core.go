@@ -33,7 +33,6 @@ type Core struct {
 	stale   bool // what is wanted has to be worked out anew
 	offers  []fleet.Service
 	prints  map[printKey]string
-	keeper  fleet.Housekeeper
 	written time.Duration // when the heartbeat was last written, by the time it was sent
 	seen    bool          // it was written at least once
 
@@ -84,11 +83,10 @@ func (c *Core) Config(now time.Duration, s *fleet.State) []Action {
 	return c.reconcile(now)
 }
 
-// Members takes over a list of the heartbeats, with the store's clock when it was
-// made. A list that failed is not told: what runs goes on (COMPATIBILITY S19).
-func (c *Core) Members(now time.Duration, heartbeats []fleet.HeartbeatEntry, storeNow time.Time) []Action {
-	timeout := c.Settings().HeartbeatTimeout.Std()
-	peers := fleet.Nodes(heartbeats, storeNow, timeout)
+// Members takes over a list of the nodes, as their heartbeats show them. A list
+// that failed is not told: what runs goes on (COMPATIBILITY S19).
+func (c *Core) Members(now time.Duration, nodes []fleet.Node) []Action {
+	peers := slices.Clone(nodes)
 	self := slices.IndexFunc(peers, func(n fleet.Node) bool { return n.ID == c.o.NodeID })
 	if self < 0 {
 		peers = append(peers, fleet.Node{ID: c.o.NodeID})
@@ -104,14 +102,6 @@ func (c *Core) Members(now time.Duration, heartbeats []fleet.HeartbeatEntry, sto
 		c.assigner, c.stale = nil, true
 	}
 	return c.reconcile(now)
-}
-
-// Stale returns the heartbeats of a list that this node is to delete
-// (COMPATIBILITY S15): its own under other names, and those that are long dead by
-// the store's clock and were not seen to change (HAZARDS H20).
-func (c *Core) Stale(now time.Duration, heartbeats []fleet.HeartbeatEntry, storeNow time.Time) []fleet.HeartbeatEntry {
-	c.keeper.NodeID, c.keeper.Own = c.o.NodeID, c.HeartbeatName()
-	return c.keeper.Stale(heartbeats, storeNow, time.Unix(0, int64(now)), c.Settings().HeartbeatTimeout.Std())
 }
 
 // HeartbeatName is the name of the node's heartbeat, without its folder.

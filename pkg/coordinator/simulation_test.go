@@ -76,6 +76,7 @@ type simNode struct {
 	skew     time.Duration
 	drift    float64
 	core     *coordinator.Core
+	keeper   fleet.Housekeeper
 	tasks    map[coordinator.Key]*simTask
 	held     map[coordinator.Key]*simHold
 	tick     int
@@ -208,6 +209,7 @@ func (n *simNode) boot() {
 	n.life++
 	n.up, n.stopping = true, false
 	n.skew, n.drift = s.random(time.Hour)-30*time.Minute, (s.rand.Float64()-0.5)*0.04
+	n.keeper = fleet.Housekeeper{}
 	n.tasks, n.held = map[coordinator.Key]*simTask{}, map[coordinator.Key]*simHold{}
 	n.core = coordinator.NewCore(coordinator.CoreOptions{
 		NodeID: n.id, Services: []fleet.Service{fleet.GC, fleet.CompactorCoordinator},
@@ -278,7 +280,9 @@ func (n *simNode) members() {
 		if err != nil {
 			panic(err)
 		}
-		for _, h := range n.core.Stale(n.local(), heartbeats, now) {
+		timeout := n.core.Settings().HeartbeatTimeout.Std()
+		n.keeper.NodeID, n.keeper.Own = n.id, n.core.HeartbeatName()
+		for _, h := range n.keeper.Stale(heartbeats, now, time.Unix(0, int64(n.local())), timeout) {
 			for _, other := range n.s.nodes {
 				if other.up && !other.stopping && other.id == h.NodeID && now.Sub(h.Modified) < 30*time.Second {
 					n.s.failf("%s deletes the heartbeat of %s, which is alive", n.id, other.id)
@@ -288,7 +292,7 @@ func (n *simNode) members() {
 				panic(err)
 			}
 		}
-		n.do(n.core.Members(n.local(), heartbeats, now))
+		n.do(n.core.Members(n.local(), fleet.Nodes(heartbeats, now, timeout)))
 	}, func() {})
 }
 

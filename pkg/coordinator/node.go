@@ -1,0 +1,515 @@
+package coordinator
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/membership"
+)
+
+// DrainPrefix is where marks are that drain nodes, relative to the root: one
+// object <id>.json each.
+const DrainPrefix = "drain/"
+
+// NodeOptions say what a [Node] is and does.
+type NodeOptions struct {
+	NodeID   string
+	Addr     string // base URL that others reach it by, "" for none
+	Instance string // random where empty
+	// Tasks do the work of the services that the node offers, one each.
+	Tasks map[fleet.Service]Task
+	// Exclusive services run under leases, which need Leases.
+	Exclusive []fleet.Service
+	Leases    leases.Store
+	Terms     leases.Terms
+	// MaxStarts is how many tasks are started a second, 0 for no limit; Jitter
+	// spreads what is new.
+	MaxStarts int
+	Jitter    time.Duration
+	// StopWait is how long a stop waits for tasks; 0 is the 30 s of
+	// COMPATIBILITY S23.
+	StopWait time.Duration
+	Versions []fleet.Version
+	Clock    leases.Clock // nil for the machine's
+	Log      *slog.Logger // nil for none
+	// Output, if set, takes what tasks print.
+	Output func(k Key, line string)
+}
+
+// Node is a member of a fleet: it shows itself, finds out what it owns, and runs
+// it. Heartbeat, configuration, list of members and tasks have loops of their
+// own, so that none waits for another (HAZARDS H24, H26).
+type Node struct {
+	o        NodeOptions
+	store    objstore.Store
+	registry *membership.Heartbeats
+	poller   *fleet.Poller
+	keeper   *leases.Keeper // nil where nothing is exclusive
+	clock    leases.Clock
+	log      *slog.Logger
+
+	inbox chan func(c *Core, now time.Duration) []Action
+	over  chan struct{} // closed when nothing is taken from the inbox any more
+
+	mu     sync.Mutex
+	status NodeStatus
+
+	// Of the main loop alone.
+	core   *Core
+	runs   map[uint64]context.CancelFunc
+	failed map[Key]string
+	work   sync.WaitGroup
+}
+
+// NodeStatus is what a node says of itself.
+type NodeStatus struct {
+	Ready        bool // it has a configuration and has shown itself
+	Stopping     bool
+	Slots        []SlotStatus
+	Counts       map[fleet.Service]fleet.ServiceSummary
+	Peers        []fleet.Node
+	Warnings     []fleet.Warning
+	ConfigDigest string
+	Drained      bool
+	// Isolated says that the heartbeat has not been written for too long.
+	Isolated     bool
+	HeartbeatAge time.Duration
+	Skew         time.Duration
+	Leases       int
+	// LeastLeft is what the lease that ends next has left; 0 without any.
+	LeastLeft time.Duration
+	// Failures has the last error of assignments that wait after a failure.
+	Failures map[Key]string
+	Conflict error // another process under the same id
+}
+
+// NewNode returns a node for the root that store has open.
+func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
+	if len(o.Tasks) == 0 {
+		return nil, errors.New("a node offers at least one service")
+	}
+	services := make([]fleet.Service, 0, len(o.Tasks))
+	for service := range o.Tasks {
+		services = append(services, service)
+	}
+	slices.Sort(services)
+	for _, service := range o.Exclusive {
+		if o.Tasks[service] == nil {
+			return nil, fmt.Errorf("service %s is to be exclusive, and is not offered", service)
+		}
+	}
+	if len(o.Exclusive) > 0 && o.Leases == nil {
+		return nil, errors.New("exclusive services need leases")
+	}
+	if o.Clock == nil {
+		o.Clock = leases.SystemClock()
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	o.StopWait = cmp.Or(o.StopWait, 30*time.Second)
+	n := &Node{
+		o: o, store: store, clock: o.Clock, log: o.Log,
+		poller: fleet.NewPoller(RootReader(store), fleet.PollerOptions{Versions: o.Versions}),
+		inbox:  make(chan func(*Core, time.Duration) []Action, 64), over: make(chan struct{}),
+		runs: map[uint64]context.CancelFunc{}, failed: map[Key]string{},
+	}
+	n.core = NewCore(CoreOptions{
+		NodeID: o.NodeID, Services: services, Exclusive: o.Exclusive,
+		Machine: MachineOptions{MaxStarts: o.MaxStarts, Jitter: o.Jitter, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))},
+	})
+	var err error
+	n.registry, err = membership.NewHeartbeats(store, membership.HeartbeatOptions{
+		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Clock: o.Clock, Describe: n.describe,
+	})
+	return n, err
+}
+
+// describe fills in what a heartbeat says of what runs.
+func (n *Node) describe(h *fleet.Heartbeat) {
+	s := n.Status()
+	h.ConfigDigest = s.ConfigDigest
+	for i, summary := range h.Services {
+		counts := s.Counts[summary.Service]
+		h.Services[i].Running, h.Services[i].Backoff = counts.Running, counts.Backoff
+	}
+}
+
+// Status is what the node says of itself. It may be asked at any time.
+func (n *Node) Status() NodeStatus {
+	n.mu.Lock()
+	s := n.status
+	n.mu.Unlock()
+	s.HeartbeatAge, _ = n.registry.Age()
+	s.Skew = n.registry.Skew()
+	s.Conflict = n.registry.Conflict()
+	if n.keeper != nil {
+		s.Leases = n.keeper.Len()
+	}
+	return s
+}
+
+// Instance is the id of this process's life.
+func (n *Node) Instance() string { return n.registry.Instance() }
+
+// tell hands something to the main loop.
+func (n *Node) tell(f func(c *Core, now time.Duration) []Action) {
+	select {
+	case n.inbox <- f:
+	case <-n.over:
+	}
+}
+
+// Run runs the node until the context ends, and then stops it cleanly: tasks
+// first, then leases, the heartbeat last (HAZARDS H17, H28). It does not start
+// before one conclusive read of the configuration, and not where another process
+// runs under the node's id: then the error is a [*membership.DuplicateError].
+// The error is nil after a clean stop.
+func (n *Node) Run(ctx context.Context) error {
+	defer close(n.over)
+	state, err := n.firstState(ctx)
+	if err != nil || state == nil {
+		return err
+	}
+	if err := n.follow(state); err != nil {
+		return err
+	}
+	if err := n.registry.Claim(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	if len(n.o.Exclusive) > 0 {
+		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways})
+	}
+	n.do(n.core.Config(n.clock.Elapsed(), state))
+
+	loops, stop := context.WithCancel(context.Background())
+	defer stop()
+	var running sync.WaitGroup
+	running.Go(func() { membership.Run(loops, n.registry, n.clock, n.beaten) })
+	running.Go(func() { n.config(loops) })
+	running.Go(func() { n.members(loops) })
+	n.loop(ctx)
+	clean := n.shutdown()
+	stop()
+	running.Wait()
+	return n.leave(clean)
+}
+
+// firstState reads policy and registry until it knows them (HAZARDS H23). It is
+// nil where the context has ended before.
+func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
+	const pause, patience = 2 * time.Second, 10
+	for try := 1; ; try++ {
+		state := n.poller.Poll(ctx)
+		if ctx.Err() != nil {
+			return nil, nil
+		}
+		if state.Conclusive && state.RegistryRead {
+			return state, nil
+		}
+		why := "it is not known why"
+		if len(state.Warnings) > 0 {
+			why = state.Warnings[0].Message
+		}
+		if try == patience {
+			return nil, fmt.Errorf("the configuration of %s could not be read, so nothing is started: %s", n.store, why)
+		}
+		n.log.Warn("configuration not read yet", "why", why)
+		if n.clock.Sleep(ctx, pause) != nil {
+			return nil, nil
+		}
+	}
+}
+
+// follow lets the registry follow the policy.
+func (n *Node) follow(s *fleet.State) error {
+	node := s.Policy.Node
+	return n.registry.SetTimings(node.HeartbeatInterval.Std(), node.HeartbeatTimeout.Std())
+}
+
+// beaten takes note of a heartbeat.
+func (n *Node) beaten(begun time.Duration, err error) {
+	if err != nil {
+		n.log.Warn("heartbeat not written", "error", err)
+		return
+	}
+	n.tell(func(c *Core, now time.Duration) []Action { return c.Heartbeat(now, begun) })
+}
+
+// config is the loop of policy and registry, and of the mark that drains this
+// node.
+func (n *Node) config(ctx context.Context) {
+	state := n.poller.Poll(ctx)
+	warned := map[string]bool{}
+	for ctx.Err() == nil {
+		if err := n.follow(state); err != nil {
+			n.log.Warn("policy not followed", "error", err)
+		}
+		now := map[string]bool{}
+		for _, w := range state.Warnings {
+			if now[w.Message] = true; !warned[w.Message] {
+				n.log.Warn("configuration", "kind", w.Kind, "object", w.Object, "message", w.Message)
+			}
+		}
+		warned = now
+		n.drained(ctx)
+		n.tell(func(c *Core, now time.Duration) []Action { return c.Config(now, state) })
+		if n.clock.Sleep(ctx, state.Policy.Node.ConfigPoll.Std()) != nil {
+			return
+		}
+		state = n.poller.Poll(ctx)
+	}
+}
+
+// drained looks whether this node is to offer nothing.
+func (n *Node) drained(ctx context.Context) {
+	_, err := n.store.Get(ctx, DrainPrefix+n.o.NodeID+".json")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return // it stays as it is
+	}
+	drained := err == nil
+	services := []fleet.Service{}
+	if !drained {
+		for service := range n.o.Tasks {
+			services = append(services, service)
+		}
+		slices.Sort(services)
+	}
+	n.registry.SetServices(services)
+	n.tell(func(c *Core, now time.Duration) []Action {
+		if (len(c.Offers()) == 0) != drained {
+			n.log.Info("node is drained", "drained", drained)
+		}
+		return c.Offer(now, services)
+	})
+}
+
+// members is the loop of the list of nodes, and of its housekeeping.
+func (n *Node) members(ctx context.Context) {
+	for ctx.Err() == nil {
+		nodes, err := n.registry.Nodes(ctx)
+		if err != nil {
+			n.log.Warn("nodes not listed", "error", err)
+		} else {
+			n.tell(func(c *Core, now time.Duration) []Action { return c.Members(now, nodes) })
+			deleted, err := n.registry.Housekeep(ctx)
+			if err != nil {
+				n.log.Warn("old heartbeats not deleted", "error", err)
+			}
+			for _, name := range deleted {
+				n.log.Info("old heartbeat deleted", "object", name)
+			}
+		}
+		if err := n.registry.Conflict(); err != nil {
+			n.log.Error("conflict", "error", err)
+		}
+		if n.clock.Sleep(ctx, n.registry.Interval()) != nil {
+			return
+		}
+	}
+}
+
+// loop is the main loop, until the context ends.
+func (n *Node) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-n.inbox:
+			n.handle(f)
+		case <-timer.C:
+			n.do(n.core.Tick(n.clock.Elapsed()))
+		}
+		now := n.clock.Elapsed()
+		timer.Reset(max(n.core.Next(now)-now, 0))
+	}
+}
+
+// atOnce is how many things are handled before the status is published.
+const atOnce = 256
+
+// handle handles what the inbox has, and publishes what has become of it.
+func (n *Node) handle(f func(*Core, time.Duration) []Action) {
+	n.act(f(n.core, n.clock.Elapsed()))
+	for range atOnce {
+		select {
+		case f := <-n.inbox:
+			n.act(f(n.core, n.clock.Elapsed()))
+			continue
+		default:
+		}
+		break
+	}
+	n.publish()
+}
+
+func (n *Node) do(actions []Action) {
+	n.act(actions)
+	n.publish()
+}
+
+func (n *Node) publish() {
+	c := n.core
+	s := NodeStatus{
+		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Drained: len(c.Offers()) == 0,
+		Isolated: c.Machine().isolated, Stopping: c.Machine().stopping, Ready: c.seen && c.listed && c.state != nil,
+		Failures: make(map[Key]string, len(n.failed)),
+	}
+	for key, why := range n.failed {
+		s.Failures[key] = why
+	}
+	if c.State() != nil {
+		s.Warnings, s.ConfigDigest = c.State().Warnings, c.State().Digest()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.status = s
+}
+
+// act does what the core says.
+func (n *Node) act(actions []Action) {
+	for _, a := range actions {
+		switch a.Verb {
+		case Start:
+			n.start(a)
+		case Stop:
+			n.log.Info("stopping", "assignment", a.Assignment.Key.String())
+			if cancel := n.runs[a.Run]; cancel != nil {
+				cancel()
+			}
+		case Acquire:
+			n.work.Go(func() { n.acquire(a.Assignment.Key) })
+		case Release:
+			n.work.Go(func() { n.release(a.Assignment.Key) })
+		}
+	}
+}
+
+func (n *Node) start(a Action) {
+	key := a.Assignment.Key
+	ctx, cancel := context.WithCancel(context.Background())
+	n.runs[a.Run] = cancel
+	n.log.Info("starting", "assignment", key.String(), "epoch", a.Epoch)
+	w := Work{Assignment: a.Assignment, Node: n.o.NodeID, Epoch: a.Epoch}
+	if n.o.Output != nil {
+		w.Log = func(line string) { n.o.Output(key, line) }
+	}
+	task := n.o.Tasks[key.Service]
+	n.work.Go(func() {
+		err := task.Run(ctx, w)
+		stopped := ctx.Err() != nil
+		cancel()
+		n.tell(func(c *Core, now time.Duration) []Action {
+			delete(n.runs, a.Run)
+			delete(n.failed, key)
+			switch {
+			case err == nil || stopped:
+				n.log.Info("ended", "assignment", key.String())
+			default:
+				n.failed[key] = err.Error()
+				n.log.Warn("failed", "assignment", key.String(), "error", err)
+			}
+			return c.Machine().Ended(now, key, a.Run, resultOf(err))
+		})
+	})
+}
+
+// leasePatience bounds one try to get a lease.
+const leasePatience = 10 * time.Second
+
+func (n *Node) acquire(key Key) {
+	ctx, cancel := context.WithTimeout(context.Background(), leasePatience)
+	defer cancel()
+	h, err := n.keeper.Acquire(ctx, key.String())
+	if err != nil {
+		again := 2 * time.Second
+		var held *leases.HeldError
+		var refused *leases.RefusedError
+		switch {
+		case errors.As(err, &held):
+			again = min(max(held.Left, time.Second), 5*time.Second)
+			n.log.Debug("lease is held", "assignment", key.String(), "node", held.Record.Node)
+		case errors.As(err, &refused):
+			again = 5 * time.Second
+			n.log.Info("lease refused", "assignment", key.String(), "why", refused.Why)
+		default:
+			n.log.Warn("lease not got", "assignment", key.String(), "error", err)
+		}
+		n.tell(func(c *Core, now time.Duration) []Action { return c.Machine().Denied(now, key, again) })
+		return
+	}
+	epoch := h.Lease().Epoch()
+	n.tell(func(c *Core, now time.Duration) []Action { return c.Machine().Granted(now, key, epoch) })
+	context.AfterFunc(h.Context(), func() {
+		n.tell(func(c *Core, now time.Duration) []Action {
+			if cause := context.Cause(h.Context()); !errors.Is(cause, leases.ErrKeeperClosed) {
+				n.log.Warn("lease is over", "assignment", key.String(), "why", cause)
+			}
+			return c.Machine().Lost(now, key, epoch)
+		})
+	})
+}
+
+func (n *Node) release(key Key) {
+	ctx, cancel := context.WithTimeout(context.Background(), leasePatience)
+	defer cancel()
+	var lost *leases.LostError
+	if err := n.keeper.Release(ctx, key.String()); err != nil && !errors.As(err, &lost) {
+		n.log.Warn("lease not released; it ends with its TTL", "assignment", key.String(), "error", err)
+	}
+}
+
+// shutdown stops all tasks and waits for their end, for StopWait at most. It says
+// whether all have ended.
+func (n *Node) shutdown() (clean bool) {
+	n.log.Info("stopping", "tasks", len(n.runs))
+	n.do(n.core.Machine().Shutdown())
+	timer := time.NewTimer(n.o.StopWait)
+	defer timer.Stop()
+	for !n.core.Machine().Idle() {
+		select {
+		case f := <-n.inbox:
+			n.handle(f)
+		case <-timer.C:
+			return false
+		}
+	}
+	return true
+}
+
+// leave gives leases back and takes the heartbeat away, in this order. Where
+// tasks are left, leases are not given back, and end with their TTL.
+func (n *Node) leave(clean bool) error {
+	ctx, cancel := context.WithTimeout(context.Background(), leasePatience)
+	defer cancel()
+	var errs []error
+	if !clean {
+		errs = append(errs, fmt.Errorf("%d tasks have not ended within %v", len(n.runs), n.o.StopWait))
+	}
+	if n.keeper != nil && clean {
+		if err := n.keeper.Close(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("leases not released; they end with their TTL: %w", err))
+		}
+	}
+	if err := n.registry.Leave(ctx); err != nil {
+		errs = append(errs, fmt.Errorf("heartbeat not removed; it ends with the timeout: %w", err))
+	}
+	n.log.Info("stopped")
+	return errors.Join(errs...)
+}

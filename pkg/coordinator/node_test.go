@@ -1,0 +1,304 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/coordinator"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/objectlease"
+	"github.com/shardctl/shardctl/pkg/membership"
+)
+
+// newRoot is a fleet root with some databases.
+func newRoot(t testing.TB, databases int) *objstore.Memory {
+	t.Helper()
+	store := objstore.NewMemory(time.Now)
+	for i := range databases {
+		name, err := fleet.RegistryName(fmt.Sprintf("s3://bucket/db-%05d", i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Put(context.Background(), fleet.RegistryPrefix+name, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	setPolicy(t, store, `services = ["gc"]`)
+	return store
+}
+
+func setPolicy(t testing.TB, store *objstore.Memory, database string) {
+	t.Helper()
+	body := "[node]\nheartbeat_interval = \"1s\"\nheartbeat_timeout = \"5s\"\nconfig_poll = \"2s\"\n[database]\n" + database
+	if _, err := store.Put(context.Background(), fleet.PolicyName, []byte(body)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runs counts what runs, by node and assignment.
+type runs struct {
+	mu  sync.Mutex
+	now map[string][]string // assignment to nodes and epochs
+	all int
+}
+
+func (r *runs) task() coordinator.Task {
+	return coordinator.TaskFunc(func(ctx context.Context, w coordinator.Work) error {
+		me := fmt.Sprintf("%s/%d", w.Node, w.Epoch)
+		r.mu.Lock()
+		r.now[w.Key.String()] = append(r.now[w.Key.String()], me)
+		r.all++
+		r.mu.Unlock()
+		<-ctx.Done()
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		list := r.now[w.Key.String()]
+		i := slices.Index(list, me)
+		r.now[w.Key.String()] = slices.Delete(list, i, i+1)
+		return nil
+	})
+}
+
+// each calls f with who runs each of n assignments.
+func (r *runs) each(t *testing.T, n int, f func(key string, who []string)) {
+	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.now) != n {
+		t.Errorf("%d assignments have run, want %d", len(r.now), n)
+	}
+	for key, who := range r.now {
+		f(key, who)
+	}
+}
+
+type running struct {
+	*coordinator.Node
+	stop context.CancelFunc
+	err  chan error
+}
+
+func startNode(t *testing.T, store objstore.Store, o coordinator.NodeOptions) *running {
+	t.Helper()
+	o.Clock = bubbleClock{time.Now()}
+	if len(o.Exclusive) > 0 {
+		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: o.NodeID, Clock: o.Clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Leases, o.Terms = p, leases.Terms{TTL: 6 * time.Second, Stop: time.Second}
+	}
+	n, err := coordinator.NewNode(store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	r := &running{n, stop, make(chan error, 1)}
+	go func() { r.err <- n.Run(ctx) }()
+	t.Cleanup(stop)
+	return r
+}
+
+func (r *running) end(t *testing.T) {
+	t.Helper()
+	r.stop()
+	if err := <-r.err; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodesShareAFleet(t *testing.T) {
+	for _, exclusive := range []bool{false, true} {
+		t.Run(fmt.Sprint("exclusive=", exclusive), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newRoot(t, 40)
+				r := &runs{now: map[string][]string{}}
+				options := func(id string) coordinator.NodeOptions {
+					o := coordinator.NodeOptions{NodeID: id, Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
+					if exclusive {
+						o.Exclusive = []fleet.Service{fleet.GC}
+					}
+					return o
+				}
+				a := startNode(t, store, options("1-node"))
+				time.Sleep(5 * time.Second)
+				r.each(t, 40, func(key string, who []string) {
+					if len(who) != 1 || !strings.HasPrefix(who[0], "1-node/") {
+						t.Errorf("%s is run by %v", key, who)
+					}
+				})
+				b := startNode(t, store, options("2-node"))
+				time.Sleep(30 * time.Second)
+				owners := map[string]int{}
+				r.each(t, 40, func(key string, who []string) {
+					if len(who) != 1 {
+						t.Errorf("%s is run by %v", key, who)
+						return
+					}
+					node, epoch, _ := strings.Cut(who[0], "/")
+					owners[node]++
+					want := "0"
+					if exclusive {
+						if want = "1"; node == "2-node" {
+							want = "2" // it was the other's before
+						}
+					}
+					if epoch != want {
+						t.Errorf("%s is run at epoch %s, want %s", key, epoch, want)
+					}
+				})
+				if owners["1-node"] < 5 || owners["2-node"] < 5 {
+					t.Errorf("shares: %v", owners)
+				}
+				if s := a.Status(); !s.Ready || int(s.Counts[fleet.GC].Running) != owners["1-node"] || len(s.Peers) != 2 || (s.Leases == owners["1-node"]) != exclusive {
+					t.Errorf("status: ready %v, %+v, %d peers, %d leases", s.Ready, s.Counts, len(s.Peers), s.Leases)
+				}
+				b.end(t)
+				time.Sleep(20 * time.Second)
+				r.each(t, 40, func(key string, who []string) {
+					if len(who) != 1 || !strings.HasPrefix(who[0], "1-node/") {
+						t.Errorf("after a stop %s is run by %v", key, who)
+					}
+				})
+				a.end(t)
+				r.each(t, 40, func(key string, who []string) {
+					if len(who) != 0 {
+						t.Errorf("after all have stopped %s is run by %v", key, who)
+					}
+				})
+				for e, err := range objstore.Entries(t.Context(), store, fleet.HeartbeatPrefix) {
+					t.Errorf("left behind: %s, %v", e.Name, err)
+				}
+			})
+		})
+	}
+}
+
+func TestNodeRestartsWhatChanged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 10)
+		r := &runs{now: map[string][]string{}}
+		n := startNode(t, store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}})
+		time.Sleep(5 * time.Second)
+		setPolicy(t, store, "services = [\"gc\"]\ncompaction-workers.count = 3\n")
+		time.Sleep(5 * time.Second)
+		if r.all != 10 {
+			t.Errorf("an edit of another service restarts tasks: %d starts (H29)", r.all)
+		}
+		setPolicy(t, store, "services = [\"gc\"]\ngc.wal.interval = \"90s\"\n")
+		time.Sleep(5 * time.Second)
+		if r.all != 20 {
+			t.Errorf("%d starts after an edit, want 20", r.all)
+		}
+		setPolicy(t, store, "services = [\"gc\"]\ngc.wal.intervall = \"90s\"\n")
+		time.Sleep(5 * time.Second)
+		if s := n.Status(); r.all != 20 || len(s.Warnings) != 1 {
+			t.Errorf("a bad edit: %d starts, warnings %v", r.all, s.Warnings)
+		}
+		n.end(t)
+	})
+}
+
+func TestNodeRefusesToStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 1)
+		r := &runs{now: map[string][]string{}}
+		o := coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
+		first := startNode(t, store, o)
+		time.Sleep(3 * time.Second)
+		second := startNode(t, store, o)
+		var duplicate *membership.DuplicateError
+		if err := <-second.err; !errors.As(err, &duplicate) {
+			t.Errorf("a second node of the same id: %v", err)
+		}
+		first.end(t)
+
+		// Nothing starts on a configuration that was never read (H23).
+		down := objstore.NewFaulty(store, func(c objstore.Call) objstore.Fault {
+			if c.Name == fleet.PolicyName {
+				return objstore.Fault{Before: errors.New("away")}
+			}
+			return objstore.Fault{}
+		})
+		before := r.all
+		third := startNode(t, down, o)
+		if err := <-third.err; err == nil || !strings.Contains(err.Error(), "nothing is started") || r.all != before {
+			t.Errorf("without a configuration: %v, %d starts", err, r.all-before)
+		}
+	})
+}
+
+// A node that is drained gives up all that it has, and takes it again afterwards.
+func TestNodeIsDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 10)
+		r := &runs{now: map[string][]string{}}
+		o := coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
+		n := startNode(t, store, o)
+		time.Sleep(3 * time.Second)
+		if _, err := store.Put(t.Context(), coordinator.DrainPrefix+"a.json", []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if _, err := store.Get(t.Context(), "nodes/a..json"); err != nil {
+			t.Error(err)
+		}
+		r.each(t, 10, func(key string, who []string) {
+			if len(who) != 0 {
+				t.Errorf("drained, and runs %s", key)
+			}
+		})
+		if err := store.Delete(t.Context(), coordinator.DrainPrefix+"a.json"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if s := n.Status(); s.Counts[fleet.GC].Running != 10 || s.Drained {
+			t.Errorf("afterwards: %+v", s.Counts)
+		}
+		n.end(t)
+	})
+}
+
+// BenchmarkNode starts 20,000 tasks and stops them, with the pacing off.
+func BenchmarkNode(b *testing.B) {
+	const databases = 20_000
+	store := newRoot(b, databases)
+	for b.Loop() {
+		var now atomic.Int64
+		all := make(chan struct{})
+		n, err := coordinator.NewNode(store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{
+			fleet.GC: coordinator.TaskFunc(func(ctx context.Context, w coordinator.Work) error {
+				if now.Add(1) == databases {
+					close(all)
+				}
+				<-ctx.Done()
+				return nil
+			}),
+		}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		start := time.Now()
+		go func() { done <- n.Run(ctx) }()
+		<-all
+		b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms-to-run")
+		start = time.Now()
+		stop()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms-to-stop")
+	}
+}
