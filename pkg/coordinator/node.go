@@ -60,10 +60,9 @@ type Node struct {
 	log      *slog.Logger
 
 	inbox chan func(c *Core, now time.Duration) []Action
-	over  chan struct{} // closed when nothing is taken from the inbox any more
-
-	mu     sync.Mutex
-	status NodeStatus
+	begun chan struct{} // closed when the inbox begins to be taken from
+	over  chan struct{} // closed when it no longer is
+	last  NodeStatus    // once it is over
 
 	// Of the main loop alone.
 	core   *Core
@@ -122,7 +121,7 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 	n := &Node{
 		o: o, store: store, clock: o.Clock, log: o.Log,
 		poller: fleet.NewPoller(RootReader(store), fleet.PollerOptions{Versions: o.Versions}),
-		inbox:  make(chan func(*Core, time.Duration) []Action, 64), over: make(chan struct{}),
+		inbox:  make(chan func(*Core, time.Duration) []Action, 64), begun: make(chan struct{}), over: make(chan struct{}),
 		runs: map[uint64]context.CancelFunc{}, failed: map[Key]string{},
 	}
 	n.core = NewCore(CoreOptions{
@@ -148,9 +147,18 @@ func (n *Node) describe(h *fleet.Heartbeat) {
 
 // Status is what the node says of itself. It may be asked at any time.
 func (n *Node) Status() NodeStatus {
-	n.mu.Lock()
-	s := n.status
-	n.mu.Unlock()
+	var s NodeStatus
+	select {
+	case <-n.begun:
+		answer := make(chan NodeStatus, 1)
+		n.tell(func(*Core, time.Duration) []Action { answer <- n.describeSelf(); return nil })
+		select {
+		case s = <-answer:
+		case <-n.over:
+			s = n.last
+		}
+	default: // it is still finding out whether it may run
+	}
 	s.HeartbeatAge, _ = n.registry.Age()
 	s.Skew = n.registry.Skew()
 	s.Conflict = n.registry.Conflict()
@@ -177,7 +185,10 @@ func (n *Node) tell(f func(c *Core, now time.Duration) []Action) {
 // runs under the node's id: then the error is a [*membership.DuplicateError].
 // The error is nil after a clean stop.
 func (n *Node) Run(ctx context.Context) error {
-	defer close(n.over)
+	defer func() {
+		n.last = n.describeSelf()
+		close(n.over)
+	}()
 	state, err := n.firstState(ctx)
 	if err != nil || state == nil {
 		return err
@@ -194,8 +205,9 @@ func (n *Node) Run(ctx context.Context) error {
 	if len(n.o.Exclusive) > 0 {
 		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways})
 	}
-	n.do(n.core.Config(n.clock.Elapsed(), state))
+	n.act(n.core.Config(n.clock.Elapsed(), state))
 
+	close(n.begun)
 	loops, stop := context.WithCancel(context.Background())
 	defer stop()
 	var running sync.WaitGroup
@@ -205,7 +217,16 @@ func (n *Node) Run(ctx context.Context) error {
 	n.loop(ctx)
 	clean := n.shutdown()
 	stop()
-	running.Wait()
+	ended := make(chan struct{})
+	go func() { running.Wait(); close(ended) }()
+	for over := false; !over; { // the loops may still have something to tell
+		select {
+		case f := <-n.inbox:
+			n.act(f(n.core, n.clock.Elapsed()))
+		case <-ended:
+			over = true
+		}
+	}
 	return n.leave(clean)
 }
 
@@ -332,39 +353,17 @@ func (n *Node) loop(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case f := <-n.inbox:
-			n.handle(f)
+			n.act(f(n.core, n.clock.Elapsed()))
 		case <-timer.C:
-			n.do(n.core.Tick(n.clock.Elapsed()))
+			n.act(n.core.Tick(n.clock.Elapsed()))
 		}
 		now := n.clock.Elapsed()
 		timer.Reset(max(n.core.Next(now)-now, 0))
 	}
 }
 
-// atOnce is how many things are handled before the status is published.
-const atOnce = 256
-
-// handle handles what the inbox has, and publishes what has become of it.
-func (n *Node) handle(f func(*Core, time.Duration) []Action) {
-	n.act(f(n.core, n.clock.Elapsed()))
-	for range atOnce {
-		select {
-		case f := <-n.inbox:
-			n.act(f(n.core, n.clock.Elapsed()))
-			continue
-		default:
-		}
-		break
-	}
-	n.publish()
-}
-
-func (n *Node) do(actions []Action) {
-	n.act(actions)
-	n.publish()
-}
-
-func (n *Node) publish() {
+// describeSelf is the part of the status that the main loop knows.
+func (n *Node) describeSelf() NodeStatus {
 	c := n.core
 	s := NodeStatus{
 		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Drained: len(c.Offers()) == 0,
@@ -377,9 +376,7 @@ func (n *Node) publish() {
 	if c.State() != nil {
 		s.Warnings, s.ConfigDigest = c.State().Warnings, c.State().Digest()
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.status = s
+	return s
 }
 
 // act does what the core says.
@@ -479,13 +476,13 @@ func (n *Node) release(key Key) {
 // whether all have ended.
 func (n *Node) shutdown() (clean bool) {
 	n.log.Info("stopping", "tasks", len(n.runs))
-	n.do(n.core.Machine().Shutdown())
+	n.act(n.core.Machine().Shutdown())
 	timer := time.NewTimer(n.o.StopWait)
 	defer timer.Stop()
 	for !n.core.Machine().Idle() {
 		select {
 		case f := <-n.inbox:
-			n.handle(f)
+			n.act(f(n.core, n.clock.Elapsed()))
 		case <-timer.C:
 			return false
 		}
