@@ -80,7 +80,7 @@ func open(ctx context.Context, rawURL string, env leases.Env) (*Table, error) {
 	case cfg.Region == "":
 		return nil, errors.New("it names no region: dynamodb://TABLE?region=REGION, or set AWS_REGION")
 	}
-	t := &Table{name: &name, where: "dynamodb://" + name + "?region=" + url.QueryEscape(cfg.Region), foreign: endpoint != ""}
+	t := &Table{name: &name, where: "dynamodb://" + name + "?region=" + url.QueryEscape(cfg.Region), foreign: endpoint != "", kind: leaseKind}
 	if endpoint != "" {
 		t.where += "&endpoint=" + url.QueryEscape(endpoint)
 	}

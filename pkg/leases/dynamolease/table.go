@@ -7,11 +7,13 @@
 // index. [Create] makes it, billed by request. One item is the record of one
 // key, alone in its partition, so that no number of keys makes a partition hot:
 //
-//	pk       lease/KEY, or lease-sha256/ and the key's SHA-256 in hex where KEY is over 2,000 bytes
+//	pk       lease/KEY, or lease-sha256/ and the key's SHA-256 in hex where KEY is over 1,024 bytes
 //	sk       record
 //	key      KEY
 //	version  32 hex digits, new and random with every write
 //	record   the record as JSON (as bytes, where somebody wrote what is no text)
+//
+// A session is an item of the same form, at session/INSTANCE.
 //
 // Audit records are the items of one partition, and have no version:
 //
@@ -20,7 +22,8 @@
 //	name     the same, since a query cannot filter by sk
 //	record   the record as JSON
 //
-// Nothing is deleted, but the item of [Table.Check]. Who changes an item by hand
+// Nothing is deleted but sessions that were closed a day ago, and the item of
+// [Table.Check]. Who changes an item by hand
 // gives it another version as well, or nobody sees the change as one.
 //
 // # Conditions and cost
@@ -61,11 +64,12 @@ import (
 )
 
 const (
-	recordPrefix = "lease/"
-	hashPrefix   = "lease-sha256/"
-	recordSort   = "record"
-	auditPK      = "audit"
-	probePrefix  = "probe/"
+	leaseKind   = "lease"
+	sessionKind = "session"
+	hashed      = "-sha256/"
+	recordSort  = "record"
+	auditPK     = "audit"
+	probePrefix = "probe/"
 )
 
 // noVersion stands for the version of an item that was made by hand without one.
@@ -73,7 +77,7 @@ const noVersion = "none"
 
 // maxKey is the longest key that is part of a partition key, which takes 2,048
 // bytes.
-const maxKey = 2000
+const maxKey = 1024
 
 func init() {
 	leases.Register("dynamodb", func(ctx context.Context, rawURL string, env leases.Env) (leases.Table, error) {
@@ -86,10 +90,11 @@ type Table struct {
 	client  *dynamodb.Client
 	name    *string
 	where   string
-	foreign bool // it may not be Amazon's
+	foreign bool   // it may not be Amazon's
+	kind    string // of the records: leaseKind or sessionKind
 }
 
-var _ leases.Table = (*Table)(nil)
+var _ leases.SessionTable = (*Table)(nil)
 
 // Dates says that items have no dates.
 func (t *Table) Dates() leases.Dates { return leases.Dates{} }
@@ -98,12 +103,12 @@ func (t *Table) Dates() leases.Dates { return leases.Dates{} }
 func (t *Table) String() string { return t.where }
 
 // partition is the partition key of a key's record.
-func partition(key string) string {
+func (t *Table) partition(key string) string {
 	if len(key) <= maxKey {
-		return recordPrefix + key
+		return t.kind + "/" + key
 	}
 	sum := sha256.Sum256([]byte(key))
-	return hashPrefix + hex.EncodeToString(sum[:])
+	return t.kind + hashed + hex.EncodeToString(sum[:])
 }
 
 type item = map[string]types.AttributeValue
@@ -137,12 +142,12 @@ func bodyOf(i item) []byte {
 }
 
 // rowOf is the row of a record's item.
-func rowOf(i item) leases.Row {
+func (t *Table) rowOf(i item) leases.Row {
 	pk := textOf(i, "pk")
 	row := leases.Row{Name: pk, Body: bodyOf(i), Version: textOf(i, "version")}
-	if key, ok := strings.CutPrefix(pk, recordPrefix); ok {
+	if key, ok := strings.CutPrefix(pk, t.kind+"/"); ok {
 		row.Key = key
-	} else if key := textOf(i, "key"); partition(key) == pk {
+	} else if key := textOf(i, "key"); t.partition(key) == pk {
 		row.Key = key
 	}
 	if row.Version == "" {
@@ -153,11 +158,11 @@ func rowOf(i item) leases.Row {
 
 // Get reads the record of a key.
 func (t *Table) Get(ctx context.Context, key string) (leases.Row, error) {
-	i, err := t.get(ctx, partition(key), recordSort)
+	i, err := t.get(ctx, t.partition(key), recordSort)
 	if err != nil {
 		return leases.Row{}, err
 	}
-	row := rowOf(i)
+	row := t.rowOf(i)
 	row.Key = key
 	return row, nil
 }
@@ -186,7 +191,7 @@ func (t *Table) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row,
 		in := &dynamodb.ScanInput{
 			TableName: t.name, ConsistentRead: aws.Bool(true),
 			FilterExpression:          aws.String("begins_with(pk, :short) OR begins_with(pk, :hashed)"),
-			ExpressionAttributeValues: item{":short": text(recordPrefix + prefix), ":hashed": text(hashPrefix)},
+			ExpressionAttributeValues: item{":short": text(t.kind + "/" + prefix), ":hashed": text(t.kind + hashed)},
 		}
 		for {
 			var out *dynamodb.ScanOutput
@@ -201,7 +206,7 @@ func (t *Table) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row,
 			rows := make([]leases.Row, 0, len(out.Items))
 			for _, i := range out.Items {
 				// Of a hashed one whose key does not show nothing is known.
-				if row := rowOf(i); row.Key == "" || strings.HasPrefix(row.Key, prefix) {
+				if row := t.rowOf(i); row.Key == "" || strings.HasPrefix(row.Key, prefix) {
 					rows = append(rows, row)
 				}
 			}
@@ -251,7 +256,7 @@ func (t *Table) Notes(ctx context.Context, part string) iter.Seq2[leases.Note, e
 
 // Write puts an item on a condition.
 func (t *Table) Write(ctx context.Context, w leases.Write) (string, error) {
-	i := item{"pk": text(partition(w.Key)), "sk": text(recordSort), "key": text(w.Key)}
+	i := item{"pk": text(t.partition(w.Key)), "sk": text(recordSort), "key": text(w.Key)}
 	setBody(i, w.Body)
 	return t.put(ctx, i, w.Version)
 }
@@ -296,6 +301,30 @@ func (t *Table) Append(ctx context.Context, n leases.Note) error {
 		return nil
 	}
 	return err
+}
+
+// SessionReader reads the sessions.
+func (t *Table) SessionReader() leases.Reader { return t.SessionTable() }
+
+// SessionTable has the sessions.
+func (t *Table) SessionTable() leases.Table {
+	sessions := *t
+	sessions.kind = sessionKind
+	return &sessions
+}
+
+// DeleteSession removes a session on the condition of its version.
+func (t *Table) DeleteSession(ctx context.Context, instance, version string) error {
+	pk := sessionKind + "/" + instance
+	return t.request(ctx, "delete "+pk, true, func(ctx context.Context) error {
+		_, err := t.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{
+			TableName: t.name, Key: item{"pk": text(pk), "sk": text(recordSort)},
+			ConditionExpression:       aws.String("attribute_not_exists(pk) OR #version = :old"),
+			ExpressionAttributeNames:  map[string]string{"#version": "version"},
+			ExpressionAttributeValues: item{":old": text(version)},
+		})
+		return err
+	})
 }
 
 // probeCleanup bounds the removal of a probe's item once the caller's own time

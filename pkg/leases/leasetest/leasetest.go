@@ -47,6 +47,7 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"force of the dead", testForceDead},
 		{"force without a watch", testForceNoWatch},
 		{"lives", testLives},
+		{"sessions", testSessions},
 	}
 	// Those that wait do it all at once, however few tests run in parallel, and
 	// beside those that do not.

@@ -295,3 +295,84 @@ func testLives(f *fixture) {
 		f.Error("a process goes on under the name of a life that is over")
 	}
 }
+
+func testSessions(f *fixture) {
+	table, ok := f.table.(leases.SessionTable)
+	if !ok || f.lives != nil {
+		f.Skip("this table keeps no sessions")
+	}
+	ctx := f.Context()
+
+	// They are records like others, but apart from them, and can be deleted.
+	write := func(version, body string) (string, error) {
+		return table.SessionTable().Write(ctx, leases.Write{Key: "instance", Version: version, Body: []byte(body)})
+	}
+	first, err := write("", "first")
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, err = write("", "again")
+	f.wantError("second create", err, leases.ErrConflict)
+	second, err := write(first, "second")
+	if err != nil {
+		f.Fatal(err)
+	}
+	_, err = write(first, "stale")
+	f.wantError("write on a stale version", err, leases.ErrConflict)
+	if got := f.collect(table.SessionReader(), ""); len(got) != 1 || string(got["instance"].Body) != "second" || got["instance"].Version != second {
+		f.Errorf("the list of sessions is %v", got)
+	}
+	_, err = table.Get(ctx, "instance")
+	f.wantError("get of a lease by the name of a session", err, leases.ErrNotFound)
+	if got := f.collect(table, ""); len(got) > 0 {
+		f.Errorf("sessions are among the leases: %v", got)
+	}
+	f.wantError("delete of a stale version", table.DeleteSession(ctx, "instance", first), leases.ErrConflict)
+	if row, err := table.SessionReader().Get(ctx, "instance"); err != nil || string(row.Body) != "second" {
+		f.Errorf("after that the session is %q, error %v", row.Body, err)
+	}
+	for range 2 {
+		if err := table.DeleteSession(ctx, "instance", second); err != nil {
+			f.Errorf("delete: %v", err)
+		}
+	}
+	_, err = table.SessionReader().Get(ctx, "instance")
+	f.wantError("get after delete", err, leases.ErrNotFound)
+
+	// A process that is gone loses all keys of its session, within its bound.
+	terms := leases.Terms{TTL: f.short(), Kept: true, Session: true}
+	keys := []string{"a", "b", "c"}
+	a, b := f.process("a"), f.process("b")
+	held := map[string]*leases.Lease{}
+	start := time.Now()
+	for _, key := range keys {
+		if held[key], err = a.Acquire(ctx, key, terms); err != nil {
+			f.Fatal(err)
+		}
+		if r := f.current(key); !r.Session || r.Instance != held[key].Instance() {
+			f.Errorf("a key of a session has the record %+v", r)
+		}
+	}
+	for n, key := range keys {
+		most := time.Duration(0) // one fence is for all
+		if n == 0 {
+			most = f.bound(terms.TTL)
+		}
+		next, _ := f.waitUntilFree(b, key, terms, most)
+		if next.Epoch() != 2 || held[key].Err() == nil || time.Since(start) < terms.TTL {
+			f.Errorf("%s: epoch %d after %v; the old lease: %v", key, next.Epoch(), time.Since(start), held[key].Err())
+		}
+	}
+	if _, err := a.RenewSession(ctx); err == nil {
+		f.Error("a session was renewed that others had closed")
+	}
+
+	// A clean end frees them at once.
+	if err := b.CloseSession(ctx); err != nil {
+		f.Fatal(err)
+	}
+	c := f.process("c")
+	for _, key := range keys {
+		f.acquire(c, key, leases.Terms{TTL: long}, 3)
+	}
+}
