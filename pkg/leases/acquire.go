@@ -300,6 +300,17 @@ func (p *Process) keepAlive(ctx context.Context, key string, terms *Terms) error
 	return nil
 }
 
+// loseLife ends a life that the table says is over, if it is still this
+// process's.
+func (p *Process) loseLife(instance string) {
+	p.mu.Lock()
+	current := p.life.instance == instance
+	p.mu.Unlock()
+	if current {
+		p.nextLife()
+	}
+}
+
 // nextLife gives this process another instance. The leases of the last one are
 // over.
 func (p *Process) nextLife() life {

@@ -386,6 +386,9 @@ func (p *Process) write(ctx context.Context, op string, base *Item, next Record,
 		}
 		return applied, item, nil
 	}
+	if errors.Is(err, ErrGone) && w.Alive != "" {
+		p.loseLife(w.Alive)
+	}
 	if !errors.Is(err, ErrUnknown) && !errors.Is(err, ErrConflict) {
 		return lost, nil, &BackendError{op, next.Key, err}
 	}

@@ -285,12 +285,15 @@ func testLives(f *fixture) {
 	_, err = f.table.Write(ctx, w)
 	f.wantError("write by the dead", err, leases.ErrGone)
 	f.acquire(b, "first", terms, 2)
-	time.Sleep(f.short() / 4)
+	if _, err = a.Acquire(ctx, "third", terms); err != nil { // it may have looked before
+		f.wantError("acquire by the dead", err, leases.ErrGone)
+	}
 	refused[*leases.LostError](f, "renewal by the dead", a.Renew(ctx, second, terms))
 	if first.Err() == nil || second.Err() == nil || first.Left() > 0 || second.Left() > 0 {
 		f.Errorf("leases of a life that is over: %v with %v left, %v with %v left", first.Err(), first.Left(), second.Err(), second.Left())
 	}
 	f.acquire(a, "second", terms, 2)
+	f.acquire(a, "third", terms, 1)
 	if a.Instance() == dead {
 		f.Error("a process goes on under the name of a life that is over")
 	}
