@@ -20,6 +20,11 @@ func TestMemory(t *testing.T) {
 	Run(t, func(*testing.T) leases.Table { return leases.NewMemory(nil) })
 }
 
+func TestBounded(t *testing.T) {
+	t.Parallel()
+	Run(t, func(*testing.T) leases.Table { return leases.Bounded(leases.NewMemory(nil), time.Minute, 4) })
+}
+
 // mutant is a table with one thing wrong.
 type mutant struct {
 	*leases.Memory
