@@ -88,6 +88,9 @@ type NodeStatus struct {
 	Leases       int
 	// LeastLeft is what the lease that ends next has left; 0 without any.
 	LeastLeft time.Duration
+	// Renewal is how long the last renewal took, and RenewalsFailed how many failed.
+	Renewal        time.Duration
+	RenewalsFailed int
 	// Failures has the last error of assignments that wait after a failure.
 	Failures map[Key]string
 	Conflict error // another process under the same id
@@ -163,7 +166,8 @@ func (n *Node) Status() NodeStatus {
 	s.Skew = n.registry.Skew()
 	s.Conflict = n.registry.Conflict()
 	if n.keeper != nil {
-		s.Leases = n.keeper.Len()
+		k := n.keeper.Stats()
+		s.Leases, s.LeastLeft, s.Renewal, s.RenewalsFailed = k.Held, k.LeastLeft, k.Renewal, k.Failed
 	}
 	return s
 }

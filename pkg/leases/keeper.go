@@ -74,6 +74,7 @@ type Keeper struct {
 	running int
 	closed  bool
 	session keptSession
+	stats   KeeperStats
 
 	wake chan struct{}
 	done chan struct{}
@@ -224,6 +225,50 @@ func (k *Keeper) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return len(k.held)
+}
+
+// KeeperStats is what a keeper can be watched by.
+type KeeperStats struct {
+	Held int // leases
+	// LeastLeft is what the lease that ends next has left; 0 without any.
+	LeastLeft time.Duration
+	// Renewal is how long the last renewal took.
+	Renewal time.Duration
+	// Renewed and Failed are how many renewals succeeded and failed.
+	Renewed, Failed int
+}
+
+// Stats are the numbers now.
+func (k *Keeper) Stats() KeeperStats {
+	now := k.clock.Elapsed()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	s := k.stats
+	s.Held = len(k.held)
+	least := time.Duration(0)
+	for len(k.ends) > 0 && (k.ends[0].h.gone || k.ends[0].h.end > k.ends[0].at) { // renewed since
+		t := heap.Pop(&k.ends).(timed)
+		if !t.h.gone {
+			heap.Push(&k.ends, timed{t.h.end, t.h})
+		}
+	}
+	if len(k.ends) > 0 {
+		least = k.ends[0].at - now
+	}
+	if k.session.instance != "" && (least == 0 || k.session.end-now < least) {
+		least = k.session.end - now
+	}
+	s.LeastLeft = max(0, least)
+	return s
+}
+
+// count takes note of a renewal; k.mu is held.
+func (k *Keeper) count(took time.Duration, err error) {
+	if k.stats.Renewal = took; err != nil {
+		k.stats.Failed++
+	} else {
+		k.stats.Renewed++
+	}
 }
 
 // releaseTries bounds how often a release is tried whose outcome is not known.
@@ -409,6 +454,7 @@ func (k *Keeper) step() (over []*HeldLease, sleep time.Duration) {
 func (k *Keeper) renew(h *HeldLease) {
 	ttl := h.lease.TTL()
 	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
+	began := k.clock.Elapsed()
 	err := k.store.Renew(ctx, h.lease, k.o.Terms)
 	cancel()
 
@@ -421,6 +467,7 @@ func (k *Keeper) renew(h *HeldLease) {
 	k.mu.Lock()
 	k.running--
 	now := k.clock.Elapsed()
+	k.count(now-began, err)
 	if !h.gone {
 		h.end = now + left - k.margin()
 		again := ttl/3 + rand.N(ttl/30+1)
@@ -454,11 +501,13 @@ func (k *Keeper) renewSession(instance string) {
 	ttl := k.ttl()
 	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
 	defer cancel()
+	began := k.clock.Elapsed()
 	revoked, err := k.store.RenewSession(ctx)
 	var lost *SessionLost
 	now := k.clock.Elapsed()
 	current, left, ok := k.store.HasSession()
 	k.mu.Lock()
+	k.count(now-began, err)
 	mine := k.session.instance == instance
 	var over []*HeldLease
 	switch {
