@@ -37,8 +37,8 @@ var mutants = []struct {
 const mutantSeeds = 5000
 
 func TestMutants(t *testing.T) {
-	if testing.Short() {
-		t.Skip("the rarest needs hundreds of runs")
+	if hurried() {
+		t.Skip("the rarest mutant needs hundreds of runs")
 	}
 	for _, m := range mutants {
 		t.Run(m.name, func(t *testing.T) { hunt(t, m.rules, m.damage, "") })
@@ -89,6 +89,10 @@ func TestEachCheckNotices(t *testing.T) {
 func hunt(t *testing.T, r rules, d damage, only string) {
 	if r == nil {
 		r = lawful{}
+	}
+	if *seedFlag != 0 { // how it came to what was noticed
+		replay(t, *seedFlag, r, d)
+		return
 	}
 	began := time.Now()
 	for seed := range uint64(mutantSeeds) {

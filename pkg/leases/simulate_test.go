@@ -8,9 +8,15 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("lease.seeds", 1000, "how many seeds the simulation of leases runs")
+	seedsFlag = flag.Int("lease.seeds", 0, "how many seeds the simulation of leases runs; by default 1000, and 100 where time is short")
 	seedFlag  = flag.Uint64("lease.seed", 0, "the one seed to run, with its events")
 )
+
+// raced says that the race detector slows everything down. Runs of one thread
+// have nothing for it to find.
+var raced bool
+
+func hurried() bool { return testing.Short() || raced }
 
 // TestSimulation runs the protocol against everything that can go wrong. A seed
 // that fails does so again: go test ./pkg/leases -run TestSimulation -lease.seed N
@@ -20,8 +26,11 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	seeds := *seedsFlag
-	if testing.Short() {
-		seeds = min(seeds, 200)
+	switch {
+	case seeds == 0 && hurried():
+		seeds = 100
+	case seeds == 0:
+		seeds = 1000
 	}
 	for seed := range uint64(seeds) {
 		if newSim(seed+1, lawful{}, nil).simulate() != nil {

@@ -1,0 +1,5 @@
+//go:build race
+
+package leases
+
+func init() { raced = true }
