@@ -330,9 +330,13 @@ func (a *actor) request(what string, apply func() reply) reply {
 		fate = s.rng.Float64() / s.faults
 	}
 	switch {
-	case fate < 0.2: // an error, and nothing was done
-		s.logf("%s %s is refused", a.instance, what)
-		a.wake(there+back, func() reply { return reply{err: errRefused} })
+	case fate < 0.2: // an error, and nothing was done; some stores call it a conflict
+		err := errRefused
+		if s.coin(0.3) {
+			err = ErrConflict
+		}
+		s.logf("%s %s is refused: %v", a.instance, what, err)
+		a.wake(there+back, func() reply { return reply{err: err} })
 	case fate < 0.4: // it never arrives
 		s.logf("%s %s is dropped", a.instance, what)
 		a.wake(there+back, unknown)
@@ -385,7 +389,7 @@ type simTable struct{ a *actor }
 
 func (t simTable) Get(_ context.Context, key string) (Row, error) {
 	r := t.a.request("get "+key, func() reply { return t.a.s.get(key) })
-	if errors.Is(r.err, ErrUnknown) {
+	if errors.Is(r.err, ErrUnknown) || errors.Is(r.err, ErrConflict) {
 		r.err = errRefused // a read has no outcome
 	}
 	return r.row, r.err
