@@ -207,9 +207,10 @@ func (m *model) revoke(t *rapid.T) {
 	switch {
 	case m.state == "":
 		want = "not found"
-	case m.state == leases.Held && m.mark:
-		want = "ok"
-	case m.state == leases.Held && !m.free():
+	case m.state == leases.Released || m.free():
+	case m.mark:
+		want = "ok" // it stays as it is
+	default:
 		want = "ok"
 		m.mark, m.dated = true, m.clock.elapsed
 	}
