@@ -30,6 +30,8 @@ type app struct {
 
 	// configDir and cacheDir are the user's folders; nil stands for none.
 	configDir, cacheDir func() (string, error)
+	// stateDir is where programs keep what outlives them; nil stands for none.
+	stateDir func() (string, error)
 	// hostname is this machine's name; nil stands for none.
 	hostname func() (string, error)
 	// environ is the environment that a command gets; nil stands for an empty one.
@@ -113,7 +115,9 @@ placements of its own.`,
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}
-	cmd.AddCommand(newWatchdogCmd(a))
+	run := newRunCmd(a)
+	run.GroupID = "fleet"
+	cmd.AddCommand(run, newWatchdogCmd(a))
 	version := newVersionCmd(a)
 	version.GroupID = "more"
 	cmd.AddCommand(version)

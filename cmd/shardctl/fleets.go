@@ -137,6 +137,18 @@ func (c *userConfig) find(name string) (userFleet, error) {
 	return f, e.withHint("known are %s", strings.Join(slices.Sorted(maps.Keys(c.Fleets)), ", "))
 }
 
+// findFleet is find, which also knows the root in the user's state folder.
+func (a *app) findFleet(config *userConfig, name string) (userFleet, error) {
+	if _, named := config.Fleets[name]; name == localFleet && !named {
+		root, err := a.localRoot()
+		if err != nil {
+			return userFleet{}, failure("--fleet %s: %w", name, err).about(name)
+		}
+		return userFleet{Root: rootURL{root}}, nil
+	}
+	return config.find(name)
+}
+
 // applyFleet puts what --fleet stands for into the flags that say it one by one.
 func (a *app) applyFleet(cmd *cobra.Command) error {
 	flags := cmd.Flags()
@@ -157,7 +169,7 @@ func (a *app) applyFleet(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	f, err := config.find(name)
+	f, err := a.findFleet(config, name)
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
@@ -13,6 +14,15 @@ import (
 
 	"github.com/shardctl/shardctl/internal/proc"
 )
+
+// stateDir is where programs keep what outlives them.
+func stateDir() (string, error) {
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(home, ".local", "state"), nil
+}
 
 func main() { os.Exit(realMain()) }
 
@@ -35,6 +45,7 @@ func realMain() int {
 		hostname:  os.Hostname,
 		configDir: os.UserConfigDir,
 		cacheDir:  os.UserCacheDir,
+		stateDir:  stateDir,
 	}
 	if self, err := os.Executable(); err == nil {
 		a.watchdog = []string{self, os.Args[0], watchdogName}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/shardctl/shardctl/internal/proc"
@@ -26,6 +27,8 @@ type Exec struct {
 	Dir string
 	// StopTimeout is what the command has after the signal that asks it to end.
 	StopTimeout time.Duration
+	// StopSignal is that signal; nil is the one that the system asks with.
+	StopSignal os.Signal
 	// FencedExit is the exit code that means fenced, -1 for none.
 	FencedExit int
 	// Watchdog is how this program is run to watch over the group.
@@ -95,7 +98,7 @@ func (e *Exec) Run(ctx context.Context, w Work) error {
 	select {
 	case <-p.Done():
 	case <-ctx.Done():
-		p.Stop(e.StopTimeout)
+		e.stop(p)
 	}
 	tail.end()
 	switch code := p.ExitCode(); {
@@ -114,11 +117,44 @@ func (e *Exec) Run(ctx context.Context, w Work) error {
 	}
 }
 
-// Environ is the environment of this program without the variables that its own
-// flags read: a child that is shardctl must not take them for its own.
-func Environ() []string {
+// stop ends the group, by force where it does not follow in time.
+func (e *Exec) stop(p *proc.Process) {
+	if e.StopSignal == nil || p.Signal(e.StopSignal) != nil {
+		p.Stop(e.StopTimeout)
+		return
+	}
+	timer := time.NewTimer(e.StopTimeout)
+	defer timer.Stop()
+	select {
+	case <-p.Done():
+	case <-timer.C:
+		p.Stop(0)
+	}
+}
+
+// ParseSignal reads the name of a signal that asks a command to end, with or
+// without SIG; "" is nil.
+func ParseSignal(name string) (os.Signal, error) {
+	switch strings.TrimPrefix(name, "SIG") {
+	case "":
+		return nil, nil
+	case "TERM":
+		return syscall.SIGTERM, nil
+	case "INT":
+		return os.Interrupt, nil
+	case "HUP":
+		return syscall.SIGHUP, nil
+	case "QUIT":
+		return syscall.SIGQUIT, nil
+	}
+	return nil, fmt.Errorf("signal %q is none of TERM, INT, HUP, QUIT", name)
+}
+
+// Environ is an environment without the variables that this program's own flags
+// read: a child that is shardctl must not take them for its own.
+func Environ(all []string) []string {
 	var env []string
-	for _, v := range os.Environ() {
+	for _, v := range all {
 		if !strings.HasPrefix(v, "SHARDCTL_") {
 			env = append(env, v)
 		}
