@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	neturl "net/url"
 	"strings"
 	"sync"
 	"time"
@@ -194,17 +195,17 @@ func (e *PeerError) Error() string {
 func (e *PeerError) Unwrap() error { return e.Err }
 
 // ReadView reads the view of the node at a base URL, a MenteDB or shardctl one,
-// and changes nothing there (M9). The client is nil for one of its own; it never
+// and changes nothing there (M9); that it is followed by [GossipPath] is no harm. The client is nil for one of its own; it never
 // follows a redirection. Errors are a [*PeerError], that of the URL apart.
 func ReadView(ctx context.Context, client *http.Client, url string) ([]Entry, error) {
-	if !askable(url) {
+	if _, err := neturl.Parse(url); err != nil || !askable(url) {
 		return nil, fmt.Errorf("%q is no base URL such as http://10.0.0.1:7420", url)
 	}
 	if client == nil {
 		client = newClient(nil)
 		defer client.CloseIdleConnections()
 	}
-	return post(ctx, client, trimAddr(url), []byte("[]"), nil, nil)
+	return post(ctx, client, trimAddr(strings.TrimSuffix(url, GossipPath)), []byte("[]"), nil, nil)
 }
 
 // post sends a body of gossip and returns the answer.
