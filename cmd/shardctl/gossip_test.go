@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/shardctl/shardctl/pkg/membership"
+)
+
+// gossipNode starts a node that gives its views one after the other, the last one
+// for ever, and returns its base URL. {self} in a view stands for that.
+func gossipNode(t testing.TB, views ...string) string {
+	t.Helper()
+	server := newGossipServer(views)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func newGossipServer(views []string) *httptest.Server {
+	var mu sync.Mutex
+	var server *httptest.Server
+	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if r.URL.Path != membership.GossipPath || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || string(body) != "[]" {
+			http.Error(w, "this is no read of a view", http.StatusTeapot)
+			return
+		}
+		mu.Lock()
+		view := views[0]
+		if len(views) > 1 {
+			views = views[1:]
+		}
+		mu.Unlock()
+		fmt.Fprint(w, strings.ReplaceAll(view, "{self}", server.URL))
+	}))
+	return server
+}
+
+// gossipNodeInScript is the command gossip-node of scripts: it starts a node with
+// the views in the files, and sets the variable to its base URL.
+//
+//	gossip-node VARIABLE FILE...
+//
+// In the files, ${VARIABLE} stands for what the variable is by then.
+func gossipNodeInScript(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: gossip-node VARIABLE FILE...")
+	}
+	var views []string
+	for _, file := range args[1:] {
+		views = append(views, os.Expand(ts.ReadFile(file), ts.Getenv))
+	}
+	server := newGossipServer(views)
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
+// Hazard H40: a node that takes the connection and never answers holds up nothing
+// beyond the deadline; the time between the reads is not part of it.
+func TestGossipViewDeadline(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	start := time.Now()
+	got := execute(t, "", "gossip", "view", "http://"+listener.Addr().String(), "--timeout", "200ms")
+	if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 5*time.Second || !strings.Contains(got.err, "raise --timeout") {
+		t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
+	}
+	url := gossipNode(t, `[]`)
+	if got := execute(t, "", "gossip", "view", url, "--timeout", "2s", "--watch-for", "2500ms", "-o", "name"); got.code != exitDone {
+		t.Errorf("exit code %d: %s", got.code, got.err)
+	}
+}
