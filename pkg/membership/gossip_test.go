@@ -335,7 +335,7 @@ func TestReadViewErrors(t *testing.T) {
 		serve  http.HandlerFunc
 	}{
 		{"off", 404, "sharding is off", http.NotFound},
-		{"refused", 401, `401: "no"`, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", 401) }},
+		{"refused", 401, `401: "no"`, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) }},
 		{"elsewhere", 307, "307 Temporary Redirect", func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", other.URL)
 			w.WriteHeader(307)

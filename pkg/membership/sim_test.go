@@ -223,10 +223,8 @@ func (s *sim) pick(kind func(*simNode) bool) *simNode {
 	return nil
 }
 
-// chaos does one random thing to the network.
+// chaos does one random thing to the network or to a node.
 func (s *sim) chaos() {
-	up := func(n *simNode) bool { return n.up() }
-	down := func(n *simNode) bool { return !n.up() }
 	switch s.random.IntN(10) {
 	case 0, 1: // a partition, or another one
 		groups := 2 + s.random.IntN(2)
@@ -235,23 +233,33 @@ func (s *sim) chaos() {
 		}
 	case 2:
 		s.heal()
-	case 3, 4:
+	default:
+		s.upset()
+	}
+}
+
+// upset does one random thing to a node.
+func (s *sim) upset() {
+	up := func(n *simNode) bool { return n.up() }
+	down := func(n *simNode) bool { return !n.up() }
+	switch s.random.IntN(7) {
+	case 0, 1:
 		if n := s.pick(up); n != nil {
 			s.crash(n)
 		}
-	case 5, 6:
+	case 2, 3:
 		if n := s.pick(down); n != nil {
 			s.start(n)
 		}
-	case 7:
+	case 4:
 		if n := s.pick(up); n != nil {
 			s.hang(n)
 		}
-	case 8:
+	case 5:
 		if n := s.pick(up); n != nil {
 			s.leave(n)
 		}
-	case 9:
+	case 6:
 		n := s.add()
 		n.group = s.random.IntN(2)
 		s.start(n)
@@ -317,12 +325,13 @@ func (s *sim) hold(rounds int) string {
 	return ""
 }
 
-// The bounds, in rounds. A member that has died is dead one timeout, five
-// rounds, after the last that hears of it for the first time; what spreads,
-// spreads to all within spread rounds.
-func spread(nodes int) int    { return 5 + bits.Len(uint(nodes)) }
-func deadBound(nodes int) int { return 6 + spread(nodes) }
-func healBound(nodes int) int { return 6 + 2*spread(nodes) }
+// The bounds, in rounds. What spreads, spreads to all within three rounds and one
+// more for each doubling of the fleet; a member that has died is dead one timeout,
+// five rounds, after the last node has heard of its last change. What is really
+// needed, docs/membership.md says.
+func spread(nodes int) int    { return 3 + bits.Len(uint(nodes)) }
+func deadBound(nodes int) int { return 5 + spread(nodes) }
+func healBound(nodes int) int { return 5 + spread(nodes) }
 
 // simResult is what a seed took, in rounds.
 type simResult struct {
@@ -358,10 +367,16 @@ func simulate(seed int64, without mendings, fromZero bool) (r simResult, err err
 		s.chaos()
 		s.run(time.Duration(s.random.Int64N(int64(5 * simInterval))))
 	}
-	// A split that both sides have noticed, with somebody up on both, and then
-	// all is well again: what hangs stays so, and some messages are lost.
+	// A split that both sides have noticed, while nodes come and go up to its end,
+	// and with somebody up on both; then all is well again: what hangs stays so,
+	// and some messages are lost.
 	for _, n := range s.nodes {
 		n.group = s.random.IntN(2)
+	}
+	s.run(time.Duration(6+s.random.IntN(8)) * simInterval)
+	for range s.random.IntN(6) {
+		s.upset()
+		s.run(time.Duration(s.random.Int64N(int64(simInterval))))
 	}
 	for _, group := range []int{0, 1} {
 		if s.pick(func(n *simNode) bool { return n.up() && n.group == group }) == nil {
@@ -370,7 +385,6 @@ func simulate(seed int64, without mendings, fromZero bool) (r simResult, err err
 			s.start(n)
 		}
 	}
-	s.run(time.Duration(8+s.random.IntN(8)) * simInterval)
 	s.heal()
 	s.loss = min(s.loss, 0.05)
 	// An operator sees to it that one seed is up: without any, sides that never
@@ -398,7 +412,7 @@ func simulate(seed int64, without mendings, fromZero bool) (r simResult, err err
 			s.hang(victim)
 		}
 		s.run(4 * simInterval)
-		if r.died, wrong = s.settle(deadBound(n)); wrong != "" {
+		if r.died, wrong = s.settle(deadBound(n) - 4); wrong != "" {
 			return fail("death", wrong)
 		}
 		r.died += 4

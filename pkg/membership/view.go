@@ -537,9 +537,10 @@ func (v *View) Snapshot(now time.Duration) []Member {
 
 // Settled says whether the live set means anything yet: a node with seeds has
 // had an answer, and time for those it heard of to show life; or one timeout
-// has passed in vain, and it is alone (H7).
+// has passed in vain, and it is alone (H7). A node without seeds can only take
+// itself for the first: where there are others, each node needs a seed.
 func (v *View) Settled(now time.Duration) bool {
-	if len(v.o.Seeds) == 0 && !v.met || now-v.begun >= v.o.Timeout {
+	if len(v.o.Seeds) == 0 || now-v.begun >= v.o.Timeout {
 		return true
 	}
 	if !v.met {
