@@ -239,6 +239,47 @@ func TestHangingPeers(t *testing.T) {
 	}
 }
 
+// Over real connections: a round reaches a peer and brings its view back, signed
+// or not, and a departure arrives.
+func TestGossipOnLoopback(t *testing.T) {
+	for _, key := range [][]byte{nil, []byte("0123456789abcdef")} {
+		node := func(id string, seeds ...string) *Gossip {
+			server := httptest.NewUnstartedServer(nil)
+			g, err := NewGossip(GossipOptions{
+				ViewOptions: ViewOptions{ID: id, Addr: "http://" + server.Listener.Addr().String(), Seeds: seeds, Interval: time.Minute, Timeout: time.Hour},
+				Key:         key,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			mux := http.NewServeMux()
+			mux.Handle("POST "+GossipPath, g)
+			server.Config.Handler = mux
+			server.Start()
+			t.Cleanup(server.Close)
+			return g
+		}
+		a := node("a")
+		b := node("b", a.view.o.Addr)
+		for range 3 {
+			for _, g := range []*Gossip{b, a} {
+				if err := g.Heartbeat(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if liveIDs(a) != "a b" || liveIDs(b) != "a b" {
+			t.Errorf("a has %q, b has %q", liveIDs(a), liveIDs(b))
+		}
+		if err := b.Leave(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if members := a.Members(); len(members) != 2 || members[1].State != Departed {
+			t.Errorf("after it has left: %v", members)
+		}
+	}
+}
+
 // H31: two processes under one id see each other.
 func TestTwoUnderOneID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
