@@ -32,9 +32,11 @@ type userConfig struct {
 type userFleet struct {
 	// Root is the fleet root; NodesFile a list of nodes, relative to the config file, for a fleet
 	// without one.
-	Root      rootURL    `toml:"root"`
-	NodesFile string     `toml:"nodes_file"`
-	Scheme    schemeName `toml:"scheme"`
+	Root      rootURL `toml:"root"`
+	NodesFile string  `toml:"nodes_file"`
+	// Leases is where its leases are, if not in the root.
+	Leases string     `toml:"leases"`
+	Scheme schemeName `toml:"scheme"`
 	// Protected fleets are changed only by somebody who gives their name; ReadOnly ones never.
 	Protected bool `toml:"protected"`
 	ReadOnly  bool `toml:"read_only"`
@@ -96,8 +98,8 @@ func (a *app) config() (*userConfig, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Fleets)) {
 		f := c.Fleets[name]
-		if f.Root.url == "" && f.NodesFile == "" {
-			return nil, failure("config file %s: fleet %q has neither root nor nodes_file", path, name).about(path).withHint("give it a root = \"s3://bucket/fleet\"")
+		if f.Root.url == "" && f.NodesFile == "" && f.Leases == "" {
+			return nil, failure("config file %s: fleet %q has neither root nor nodes_file nor leases", path, name).about(path).withHint("give it a root = \"s3://bucket/fleet\"")
 		}
 		if f.NodesFile != "" && !filepath.IsAbs(f.NodesFile) {
 			f.NodesFile = filepath.Join(filepath.Dir(path), f.NodesFile)
@@ -109,7 +111,7 @@ func (a *app) config() (*userConfig, error) {
 
 // configError says what is wrong with a config file, and in which line.
 func configError(path string, err error) *exitError {
-	const known = "a table [fleets.NAME] has root, nodes_file, scheme, protected and read_only"
+	const known = "a table [fleets.NAME] has root, nodes_file, leases, scheme, protected and read_only"
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		first := unknown.Errors[0]
@@ -173,12 +175,12 @@ func (a *app) applyFleet(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	for _, value := range []struct{ flag, value string }{{"root", f.Root.url}, {"nodes-file", f.NodesFile}, {"scheme", f.Scheme.name}} {
+	for _, value := range []struct{ flag, value string }{{"root", f.Root.url}, {"leases", f.Leases}, {"nodes-file", f.NodesFile}, {"scheme", f.Scheme.name}} {
 		target := flags.Lookup(value.flag)
 		switch {
 		case value.value == "" || target == nil || target.Changed:
 			continue
-		case value.flag != "root" && f.Root.url != "" && flags.Lookup("root") != nil:
+		case value.flag != "root" && value.flag != "leases" && f.Root.url != "" && flags.Lookup("root") != nil:
 			continue // a root has its own nodes and scheme
 		}
 		if err := flags.Set(value.flag, value.value); err != nil {
@@ -186,13 +188,13 @@ func (a *app) applyFleet(cmd *cobra.Command) error {
 		}
 		target.Changed = flag.Changed
 	}
-	if f.Root.url == "" && flags.Lookup("nodes-file") == nil {
+	if f.Root.url == "" && flags.Lookup("nodes-file") == nil && (f.Leases == "" || flags.Lookup("leases") == nil) {
 		return failure("fleet %q has no root, and %s needs one", name, cmd.CommandPath()).about(name).withHint("give it one in %s", config.path)
 	}
 	return nil
 }
 
-// fleetAt finds the fleet with a root, whether it was named or not: what is
+// fleetAt finds the fleet with a root, or with these leases, whether it was named or not: what is
 // protected stays so under its URL.
 func (a *app) fleetAt(root string) (name string, found userFleet, err error) {
 	config, err := a.config()
@@ -201,7 +203,7 @@ func (a *app) fleetAt(root string) (name string, found userFleet, err error) {
 	}
 	for _, n := range slices.Sorted(maps.Keys(config.Fleets)) {
 		f := config.Fleets[n]
-		if f.Root.url != root {
+		if f.Root.url != root && f.Leases != root {
 			continue
 		}
 		if name == "" {
@@ -284,6 +286,9 @@ configuration folder (~/.config on Linux):
   root = "s3://acme-audit/fleet"
   read_only = true    # nothing changes it
 
+  [fleets.mail]
+  leases = "etcd://10.0.0.1:2379/mail"   # where its leases are, if not in a root
+
   [fleets.accounts]   # a fleet without a root
   nodes_file = "accounts-nodes.txt"
   scheme = "xxh64"`,
@@ -305,6 +310,7 @@ type fleetResult struct {
 	Name      string `json:"name"`
 	Root      string `json:"root,omitempty"`
 	NodesFile string `json:"nodes_file,omitempty"`
+	Leases    string `json:"leases,omitempty" jsonschema:"where its leases are, if not in the root"`
 	Scheme    string `json:"scheme,omitempty"`
 	Protected bool   `json:"protected"`
 	ReadOnly  bool   `json:"read_only"`
@@ -316,11 +322,11 @@ func (a *app) runFleetsList() error {
 		return err
 	}
 	result := fleetsResult{SchemaVersion: 1, File: config.path, Fleets: []fleetResult{}}
-	table := render.Table{Columns: []render.Column{{Name: "NAME"}, {Name: "CHANGES"}, {Name: "ROOT"}, {Name: "NODES-FILE", Wide: true}, {Name: "SCHEME", Wide: true}}}
+	table := render.Table{Columns: []render.Column{{Name: "NAME"}, {Name: "CHANGES"}, {Name: "ROOT"}, {Name: "NODES-FILE", Wide: true}, {Name: "LEASES", Wide: true}, {Name: "SCHEME", Wide: true}}}
 	names := slices.Sorted(maps.Keys(config.Fleets))
 	for _, name := range names {
 		f := config.Fleets[name]
-		result.Fleets = append(result.Fleets, fleetResult{name, f.Root.url, f.NodesFile, f.Scheme.name, f.Protected, f.ReadOnly})
+		result.Fleets = append(result.Fleets, fleetResult{name, f.Root.url, f.NodesFile, f.Leases, f.Scheme.name, f.Protected, f.ReadOnly})
 		changes := render.Text("free")
 		switch {
 		case f.ReadOnly:
@@ -328,7 +334,7 @@ func (a *app) runFleetsList() error {
 		case f.Protected:
 			changes = render.Text("protected").With(render.Look)
 		}
-		table.Rows = append(table.Rows, []render.Cell{render.Text(name), changes, textOr(f.Root.url), textOr(f.NodesFile), textOr(f.Scheme.name)})
+		table.Rows = append(table.Rows, []render.Cell{render.Text(name), changes, textOr(f.Root.url), textOr(f.NodesFile), textOr(f.Leases), textOr(f.Scheme.name)})
 	}
 	if len(names) == 0 {
 		a.note("no fleets are named in %s", config.path)

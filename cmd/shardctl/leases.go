@@ -60,6 +60,8 @@ type leasePlace struct {
 	where   string // as answers name it
 	flags   string // as a next command names it
 	timeout time.Duration
+	// readOnly says why nothing may be changed here; nil where it may.
+	readOnly error
 	// fleet is nil where there is none.
 	fleet func(context.Context) (*inspect.Fleet, error)
 	judge *inspect.LeaseJudge
@@ -103,13 +105,15 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		if table, err = leases.Open(ctx, f.leases, a.lookupEnv); err != nil {
 			return nil, leasesURLError(err, f)
 		}
-		p.where = table.String()
-		a.root = p.where
+		p.where, a.root = table.String(), f.leases
 	}
 	p.table = leases.Bounded(table, f.timeout, leaseRequests)
 	p.reader = leases.ReadOnly(p.table)
 	if f.leases != "" {
 		p.flags = " --leases " + shellWord(p.where)
+		if err := a.mayChange(a.root); err != nil {
+			p.readOnly = err
+		}
 	}
 	if f.root != "" {
 		root, err := fleet.CanonicalURL(f.root)
@@ -118,9 +122,15 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		}
 		p.flags += " --root " + shellWord(root)
 		p.fleet = func(ctx context.Context) (*inspect.Fleet, error) {
+			defer func(guarded string) { a.root = guarded }(a.root)
 			return a.readAnyFleet(ctx, &f.rootFlags, inspect.Parts{Nodes: true})
 		}
-		a.root = root // it is this fleet that is protected
+		// The one that is protected is asked about; else the fleet.
+		if _, of, err := a.fleetAt(a.root); err != nil {
+			return nil, err
+		} else if !of.Protected {
+			a.root = root
+		}
 	}
 	a.leasesAt = p.flags
 	return p, nil
@@ -180,6 +190,9 @@ func (p *leasePlace) view() *leases.View { return leases.NewView(p.reader, p.clo
 
 // process begins a life on the store. Only here is anything opened that can write.
 func (p *leasePlace) process(a *app, node string) (*leases.Process, error) {
+	if p.readOnly != nil {
+		return nil, p.readOnly
+	}
 	if err := a.mayChange(a.root); err != nil {
 		return nil, err
 	}

@@ -20,6 +20,7 @@ type leasesReleaseOptions struct {
 	file     string
 	most     int
 	instance string
+	node     string
 	force    bool
 	how      leases.Force
 }
@@ -61,6 +62,7 @@ so is a key of a root that was restored from a backup.`,
 	bindKeys(cmd, &o.file, &o.most)
 	flags := cmd.Flags()
 	flags.StringVar(&o.instance, "instance", "", "instance that holds them, whose work has stopped")
+	flags.StringVar(&o.node, "node", "", "with --instance: only what this node holds")
 	flags.BoolVar(&o.force, "force", false, "take them from a holder that is dead; needs --reason")
 	flags.Uint64Var(&o.how.IfEpoch, "if-epoch", 0, "with --force: only if the epoch is this")
 	flags.BoolVar(&o.how.NoWatch, "no-watch", false, "with --force: do not look whether the holder is alive; keeps the key locked instead")
@@ -80,6 +82,8 @@ func (o *leasesReleaseOptions) check(cmd *cobra.Command) error {
 	switch {
 	case o.force && o.instance != "":
 		return usageError("--force and --instance are both given").withHint("give one of them")
+	case o.node != "" && o.instance == "":
+		return usageError("--node goes with --instance").withHint("--held-by chooses what a node holds")
 	case !o.force && given != "":
 		return usageError("--%s goes with --force", given)
 	case !o.force && !o.filter.IsZero():
@@ -137,6 +141,8 @@ func (a *app) releaseLeases(ctx context.Context, o *leasesReleaseOptions, p *lea
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("node %s, instance %s, holds it at epoch %d, not this process", r.Node, r.Instance, r.Epoch)}
 			case r.State == leases.Held && r.Instance != o.instance:
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("instance %s does not hold it: node %s, instance %s, does", o.instance, r.Node, r.Instance)}
+			case r.State == leases.Held && o.node != "" && r.Node != o.node:
+				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("node %s does not hold it: node %s, instance %s, does", o.node, r.Node, r.Instance)}
 			case r.State == leases.Held && r.Kept:
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("node %s, instance %s, is renewing it, so its work may be going on", r.Node, r.Instance)}
 			}
@@ -174,6 +180,11 @@ func (a *app) releaseLeases(ctx context.Context, o *leasesReleaseOptions, p *lea
 		return err
 	}
 	err = each(func(ctx context.Context, i int) {
+		if o.node != "" { // an instance's node does not change
+			if look(ctx, i); batch.errs[i] != nil {
+				return
+			}
+		}
 		item, err := process.ReleaseFor(ctx, batch.keys[i], o.instance)
 		if err != nil {
 			batch.fail(i, err)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -254,4 +255,66 @@ func TestLeaseCompletions(t *testing.T) {
 	if got := complete("show", "--root", "s3://b/f", ""); !strings.Contains(got, "did not answer within 500ms") || time.Since(start) > 600*time.Millisecond {
 		t.Errorf("after %v: %s", time.Since(start), got)
 	}
+}
+
+// undated is a table that does not date its records, and whose holders are only
+// known by a watch.
+type undated struct{ *leases.Memory }
+
+func (u undated) Get(ctx context.Context, key string) (leases.Row, error) {
+	row, err := u.Memory.Get(ctx, key)
+	row.Dated, row.Now = time.Time{}, time.Time{}
+	return row, err
+}
+
+func (u undated) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row, error] {
+	return func(yield func([]leases.Row, error) bool) {
+		for rows, err := range u.Memory.List(ctx, prefix) {
+			for i := range rows {
+				rows[i].Dated, rows[i].Now = time.Time{}, time.Time{}
+			}
+			if !yield(rows, err) {
+				return
+			}
+		}
+	}
+}
+
+// A store of another kind than a root, opened by its URL: what nobody can tell is
+// not shown, and no wait is too short without saying so.
+func TestLeasesOfAnotherStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := undated{leases.NewMemory(nil)}
+		leases.Register("undated", func(context.Context, string, leases.Env) (leases.Table, error) { return table, nil })
+		clock := bubbleClock{time.Now()}
+		run := func(args ...string) result {
+			var out, errOut bytes.Buffer
+			a := newTestApp("")
+			a.out, a.err, a.leaseClock = &out, &errOut, clock
+			code := a.run(t.Context(), append(append([]string{"leases", args[0], "--leases", "undated://x"}, args[1:]...), "--timeout", "1s"))
+			return result{code, out.String(), errOut.String()}
+		}
+		if got := run("acquire", "k", "--node", "n1", "--ttl", "20s"); got.code != 0 {
+			t.Fatal(got.err)
+		}
+		if got := run("list", "-o", "csv"); !strings.Contains(got.stdout, "\nk,held,n1,,1,,,") || !strings.HasSuffix(got.stdout, ",k,,,\n") {
+			t.Errorf("list: %s", got.stdout)
+		}
+		if got := run("show", "k"); !strings.Contains(got.stdout, "\nheartbeat  not known\n") {
+			t.Errorf("show: %s", got.stdout)
+		}
+		got := run("acquire", "k", "--node", "n2", "--wait-timeout", "5s")
+		if got.code != exitRefused || !strings.Contains(got.err, "to see on this store that a holder is dead takes a watch of 21s") {
+			t.Errorf("short wait: exit code %d: %s", got.code, got.err)
+		}
+		if got := run("acquire", "k", "--node", "n2", "--wait"); got.code != 0 {
+			t.Errorf("wait: exit code %d: %s", got.code, got.err)
+		}
+		if got := run("release", "k", "--force", "--reason", "x", "--yes"); got.code != 0 || !strings.Contains(got.err, " watched\n") {
+			t.Errorf("force: exit code %d: %s", got.code, got.err)
+		}
+		if got := run("list", "--misplaced"); got.code != exitUsage || !strings.Contains(got.err, "name the fleet with --root") {
+			t.Errorf("misplaced: exit code %d: %s", got.code, got.err)
+		}
+	})
 }
