@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // Exit codes.
@@ -97,6 +99,16 @@ func asExitError(err error) *exitError {
 	}
 	if exit = storeError(err); exit != nil {
 		return exit
+	}
+	switch { // of a store of leases that is no object store
+	case errors.Is(err, leases.ErrUnreachable):
+		return (&exitError{code: exitUnreachable, err: err}).withHint("check the network and the endpoint, or raise --timeout")
+	case errors.Is(err, leases.ErrNoStore):
+		return failure("%w", err).withHint("check the URL")
+	case errors.Is(err, leases.ErrPermission):
+		return failure("%w", err).withHint("check the credentials in the environment, and what they may do")
+	case errors.Is(err, leases.ErrNoConditions), errors.Is(err, objstore.ErrNoConditions):
+		return failure("%w", err).withHint("leases on it would exclude nobody: keep them elsewhere")
 	}
 	return failure("%w", err)
 }

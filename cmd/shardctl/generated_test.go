@@ -154,6 +154,7 @@ var schemaOf = map[string]reflect.Type{
 	"leases-acquire":       reflect.TypeFor[leasesChanged](),
 	"leases-release":       reflect.TypeFor[leasesChanged](),
 	"leases-revoke":        reflect.TypeFor[leasesChanged](),
+	"leases-init":          reflect.TypeFor[leasesInitResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -280,7 +281,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		tried = append(tried, tt.schema)
 	}
 	for name := range schemaOf {
-		if !slices.Contains(tried, name) {
+		if !slices.Contains(tried, name) && name != "leases-init" { // that needs a server: TestLeasesOnServers
 			t.Errorf("no output is checked against the schema %s", name)
 		}
 	}

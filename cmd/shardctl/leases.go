@@ -14,13 +14,14 @@ import (
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/leases"
+	_ "github.com/shardctl/shardctl/pkg/leases/etcdlease" // for its URLs; so is dynamolease
 	"github.com/shardctl/shardctl/pkg/leases/objectlease"
 )
 
 func newLeasesCmd(a *app) *cobra.Command {
 	return group("leases", "See leases, take them, let go of those that are stuck",
 		"  shardctl leases list --root s3://bucket/fleet\n  shardctl leases release --force --held-by n3 --reason 'n3 burnt down' --root s3://bucket/fleet --dry-run",
-		newLeasesListCmd(a), newLeasesShowCmd(a), newLeasesDumpCmd(a), newLeasesAcquireCmd(a), newLeasesReleaseCmd(a), newLeasesRevokeCmd(a), newLeasesExecCmd(a))
+		newLeasesListCmd(a), newLeasesShowCmd(a), newLeasesDumpCmd(a), newLeasesAcquireCmd(a), newLeasesReleaseCmd(a), newLeasesRevokeCmd(a), newLeasesExecCmd(a), newLeasesInitCmd(a))
 }
 
 // leaseFlags say where leases are kept, and of which fleet.

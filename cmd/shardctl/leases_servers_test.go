@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"net"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/testservers"
+)
+
+// The commands as people use them, on a real server of each kind of store that is
+// no folder.
+func TestLeasesOnServers(t *testing.T) {
+	for kind, place := range map[testservers.Kind][]string{
+		testservers.Etcd:      {"--leases", "etcd:///fleet"},
+		testservers.Dynalite:  {"--leases", "dynamodb://leases"},
+		testservers.Versitygw: {"--root"},
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			server := testservers.Start(t, kind)
+			if kind == testservers.Versitygw {
+				place = append(place, server.NewBucket(t)+"/fleet")
+			}
+			environ := server.Environ()
+			environ["AWS_EC2_METADATA_DISABLED"] = "true"
+			run := func(code int, args ...string) result {
+				t.Helper()
+				full := append(append([]string{"leases", args[0]}, place...), args[1:]...)
+				got := executeIn(t, environ, full...)
+				if got.code != code {
+					t.Fatalf("%q: exit code %d, want %d: %s%s", args, got.code, code, got.stdout, got.err)
+				}
+				return got
+			}
+			if kind == testservers.Dynalite {
+				if got := run(exitFailed, "list"); !strings.Contains(got.err, "shardctl leases init") {
+					t.Errorf("a table that is not there: %s", got.err)
+				}
+				for _, created := range []string{`"created": true`, `"created": false`} {
+					if got := run(0, "init", "-o", "json"); !strings.Contains(got.stdout, created) {
+						t.Errorf("init: %s", got.stdout)
+					}
+				}
+			} else {
+				run(exitUsage, "init")
+			}
+			if got := run(0, "list"); !strings.Contains(got.err, "there are no leases in") {
+				t.Errorf("empty: %s", got.err)
+			}
+			got := run(0, "acquire", "acct-42", "gc/s3://b/x", "--node", "n1", "--ttl", "5s", "-o", "json")
+			var taken struct{ Leases []leaseResult }
+			if err := json.Unmarshal([]byte(got.stdout), &taken); err != nil || len(taken.Leases) != 2 {
+				t.Fatalf("%v: %s", err, got.stdout)
+			}
+			if got := run(exitRefused, "acquire", "acct-42", "--node", "n2"); !strings.Contains(got.err, "acct-42 is held by node n1, instance "+taken.Leases[0].Instance+", at epoch 1") {
+				t.Errorf("held: %s", got.err)
+			}
+			if got := run(0, "list"); !regexp.MustCompile(`(?m)^acct-42 +held +n1 +- +1 `).MatchString(got.stdout) {
+				t.Errorf("list: %s", got.stdout)
+			}
+			run(0, "show", "acct-42")
+			run(0, "revoke", "acct-42", "--reason", "moving it", "--by", "ann")
+			if got := run(0, "list", "--prefix", "acct"); !strings.Contains(got.stdout, "revoking") || strings.Contains(got.stdout, "gc/") {
+				t.Errorf("list: %s", got.stdout)
+			}
+			run(0, "release", "acct-42", "--instance", taken.Leases[0].Instance)
+			run(exitRefused, "release", "gc/s3://b/x", "--instance", "other")
+			// Whoever took it is gone; on etcd its life ends by itself.
+			run(0, "acquire", "gc/s3://b/x", "--node", "n2", "--ttl", "5s", "--wait-timeout", "60s")
+			run(exitRefused, "release", "gc/s3://b/x", "--force", "--if-epoch", "7", "--reason", "why", "--yes")
+			run(0, "release", "gc/s3://b/x", "--force", "--no-watch", "--reason", "why", "--by", "ann", "--yes")
+			if got := run(0, "show", "gc/s3://b/x"); !regexp.MustCompile(`outcome +ann +released +2 -> 3 +why`).MatchString(got.stdout) {
+				t.Errorf("show: %s", got.stdout)
+			}
+			if got := run(0, "dump"); strings.Count(got.stdout, "\n") != 2 {
+				t.Errorf("dump: %s", got.stdout)
+			}
+		})
+	}
+}
+
+// Where nobody listens, or nobody answers, the exit code says so.
+func TestLeasesOnUnreachableServers(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // takes connections, and never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	environ := map[string]string{
+		"AWS_ENDPOINT_URL_DYNAMODB": "http://" + listener.Addr().String(), "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+		"AWS_ACCESS_KEY_ID": "dummy", "AWS_SECRET_ACCESS_KEY": "dummy", "AWS_EC2_METADATA_DISABLED": "true",
+	}
+	for _, place := range []string{"etcd://" + listener.Addr().String() + "/x", "etcd://127.0.0.1:1/x", "dynamodb://leases"} {
+		for _, command := range []string{"list", "acquire k --node n", "release k --force --reason x --yes", "init"} {
+			if command == "init" && strings.HasPrefix(place, "etcd") {
+				continue
+			}
+			t.Run(place+" "+command, func(t *testing.T) {
+				t.Parallel()
+				start := time.Now()
+				got := executeIn(t, environ, append([]string{"leases"}, append(strings.Fields(command), "--leases", place, "--timeout", "500ms")...)...)
+				if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 5*time.Second {
+					t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
+				}
+			})
+		}
+	}
+}
