@@ -300,15 +300,19 @@ func newLeaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
 	}
 	l := newLeaseRecord(&i.Record)
 	l.Object = i.Name
-	held := i.Record.State == leases.Held
-	if held && i.Session != nil {
+	held := inspect.Held(i)
+	if i.Session != nil {
 		l.TTLms = i.Session.Session.TTLms
+	}
+	if !held {
+		l.State, l.ExpiresIn = string(leases.Released), new(float64)
 	}
 	l.Expired = held && i.Life.Over
 	if i.Life.Dated {
 		age := i.Life.Age.Seconds()
 		l.AgeSeconds = &age
-		if left := i.Remaining().Seconds(); held && l.TTLms > 0 {
+		open := i.Session == nil || i.Session.Session.State == leases.SessionOpen
+		if left := i.Remaining().Seconds(); held && open && l.TTLms > 0 {
 			l.ExpiresIn = &left
 		}
 	}
@@ -381,9 +385,9 @@ func agoText(d time.Duration) string {
 // expiryCell says when a lease ends, or when it did.
 func expiryCell(i *leases.Item, l *leaseResult) render.Cell {
 	switch {
-	case i.Err != nil || i.Record.State == leases.Released && i.Life.Over:
+	case i.Err != nil || !inspect.Held(i) && i.Life.Over:
 		return textOr("")
-	case i.Record.State == leases.Released:
+	case !inspect.Held(i):
 		return secondsCell(l.FreeIn, func(d time.Duration) string { return "locked for " + ageText(d) })
 	}
 	return secondsCell(l.ExpiresIn, func(d time.Duration) string {
@@ -406,7 +410,7 @@ func leaseRow(i *leases.Item, l *leaseResult) []render.Cell {
 	if i.Err == nil {
 		epoch = render.Number(l.Epoch)
 		ttl = render.Cell{Value: fmt.Sprint(l.TTLms), Short: (time.Duration(l.TTLms) * time.Millisecond).String()}
-		if i.Record.State == leases.Held {
+		if inspect.Held(i) {
 			holder = textOr(l.Node)
 		}
 	}

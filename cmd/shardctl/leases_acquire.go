@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -85,7 +86,6 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 	if err != nil {
 		return err
 	}
-	terms.Kept = o.renew
 	keys, err := a.leaseKeysOf(ctx, args, o.file)
 	if err != nil {
 		return err
@@ -93,6 +93,9 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 	if len(keys) == 0 {
 		return usageError("no keys are given").withHint("give them as arguments, or with --keys-file")
 	}
+	terms.Kept = o.renew
+	// Many are renewed by one request, under a session.
+	terms.Session = o.renew && len(keys) >= leases.ManyKeys
 	node, err := a.node(o.take.node)
 	if err != nil {
 		return err
@@ -149,7 +152,7 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 		keeper.stay(ctx)
 	}
 	releaseErr := keeper.release(ctx, o.place.timeout)
-	if lost := keeper.lostError(); err == nil && lost != nil {
+	if lost := keeper.lostError(ctx.Err() != nil); err == nil && lost != nil {
 		err = a.said(lost)
 	}
 	return cmp.Or(err, a.said(releaseErr))
@@ -175,6 +178,7 @@ func newHeldLease(l *leases.Lease) leaseResult {
 	r := l.Record()
 	shown := newLeaseRecord(&r)
 	left := max(0, l.Left()).Seconds()
+	shown.TTLms = l.TTL().Milliseconds()
 	shown.ExpiresIn = &left
 	return shown
 }
@@ -194,7 +198,11 @@ type keptLeases struct {
 // keep begins to renew what is acquired from now on.
 func (a *app) keep(process *leases.Process, terms leases.Terms) *keptLeases {
 	k := &keptLeases{a: a, ended: make(chan struct{})}
-	k.Keeper = leases.NewKeeper(process, leases.KeeperOptions{Terms: terms, Parallel: leaseRequests, OnLost: k.onLost})
+	sessions := leases.SessionNever
+	if terms.Session {
+		sessions = leases.SessionAlways
+	}
+	k.Keeper = leases.NewKeeper(process, leases.KeeperOptions{Terms: terms, Parallel: leaseRequests, Sessions: sessions, OnLost: k.onLost})
 	return k
 }
 
@@ -235,16 +243,24 @@ func (k *keptLeases) release(ctx context.Context, timeout time.Duration) error {
 	return k.Close(ctx)
 }
 
-// lostError is the error of leases that ended before the command did.
-func (k *keptLeases) lostError() error {
+// lostError is the error of leases that ended before the command did. After a
+// signal those do not count that were given up because somebody asked for them.
+func (k *keptLeases) lostError(signalled bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.lost) == 0 {
+	lost := k.lost
+	if signalled {
+		lost = slices.DeleteFunc(slices.Clone(lost), func(err error) bool {
+			var revoked *leases.RevokedError
+			return errors.As(err, &revoked)
+		})
+	}
+	if len(lost) == 0 {
 		return nil
 	}
-	e := &exitError{code: exitRefused, err: k.lost[0]}
-	if len(k.lost) > 1 {
-		e.err = fmt.Errorf("%s were lost, the first: %w", counted(len(k.lost), "lease"), k.lost[0])
+	e := &exitError{code: exitRefused, err: lost[0]}
+	if len(lost) > 1 {
+		e.err = fmt.Errorf("%s ended, the first: %w", counted(len(lost), "lease"), lost[0])
 	}
 	return e.withHint("see who has it: shardctl leases list%s", k.a.leasesAt)
 }

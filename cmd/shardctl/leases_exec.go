@@ -91,7 +91,7 @@ func (a *app) runLeasesExec(ctx context.Context, cmd *cobra.Command, o *leasesEx
 	if err != nil {
 		return err
 	}
-	keeper := leases.NewKeeper(process, leases.KeeperOptions{Terms: terms})
+	keeper := leases.NewKeeper(process, leases.KeeperOptions{Terms: terms, Sessions: leases.SessionNever})
 	err = a.execUnder(ctx, o, process, keeper, key, terms, command)
 	// The work has stopped. A signal may have come, so this has its own time.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.place.timeout)

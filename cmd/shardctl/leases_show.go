@@ -168,7 +168,7 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 	l, r := &s.Lease, &i.Record
 	state := inspect.LeaseState(i)
 	switch {
-	case state == "expired" && i.Life.Dated:
+	case state == "expired" && l.ExpiresIn != nil:
 		state += fmt.Sprintf(" %s ago", ageText(-i.Remaining()))
 	case state == "locked":
 		state += fmt.Sprintf(": released, and nobody may have it for another %s", ageText(i.Life.Left))
@@ -183,7 +183,7 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 	switch {
 	case r.Instance == "":
 		line("last held", "by nobody known")
-	case r.State == leases.Released:
+	case !inspect.Held(i):
 		line("last held", "by %s", holder)
 	default:
 		line("holder", "%s", holder)
@@ -203,7 +203,7 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 	if r.Kept {
 		renews = "its holder renews it"
 	}
-	if r.State == leases.Held {
+	if inspect.Held(i) {
 		line("ttl", "%v, %s", time.Duration(l.TTLms)*time.Millisecond, renews)
 	}
 	if s := i.Session; s != nil {

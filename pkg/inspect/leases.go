@@ -54,7 +54,7 @@ func (j *LeaseJudge) Judge(i *leases.Item) LeaseFacts {
 	if i.Err != nil {
 		return facts
 	}
-	held := i.Record.State == leases.Held
+	held := Held(i)
 	if held && len(j.nodes) > 0 {
 		facts.Heartbeat = j.nodes[i.Record.Node]
 		facts.LiveKnown, facts.Live = true, facts.Heartbeat != nil && facts.Heartbeat.Live
@@ -82,9 +82,9 @@ func LeaseState(i *leases.Item) string {
 	switch {
 	case i.Err != nil:
 		return "corrupt"
-	case i.Record.State == leases.Released && i.Life.Over:
+	case !Held(i) && i.Life.Over:
 		return "released"
-	case i.Record.State == leases.Released:
+	case !Held(i):
 		return "locked"
 	case i.Life.Over:
 		return "expired"
@@ -92,6 +92,17 @@ func LeaseState(i *leases.Item) string {
 		return "revoking"
 	}
 	return "held"
+}
+
+// Held says that a process has a key, or had it until its time was over. A key
+// whose holder has closed its session, or had it closed by an operator, is
+// released, though nobody has written so into its record.
+func Held(i *leases.Item) bool {
+	if i.Err != nil || i.Record.State != leases.Held {
+		return false
+	}
+	s := i.Session
+	return s == nil || s.Missing || s.Session.State != leases.SessionClosed || s.Session.Why == leases.WhyLapsed
 }
 
 // markedInSession says that the holder's session is asked to give the key up.
@@ -135,7 +146,7 @@ func (f LeaseFilter) Match(i *leases.Item, facts LeaseFacts) bool {
 	if !strings.HasPrefix(i.Key, f.Prefix) {
 		return false
 	}
-	held := i.Err == nil && i.Record.State == leases.Held
+	held := Held(i)
 	switch {
 	case f.HeldBy != "" && !(held && (i.Record.Node == f.HeldBy || i.Record.Instance == f.HeldBy)),
 		f.Expired && !(held && i.Life.Over),
