@@ -164,6 +164,8 @@ func TestReadingCommandsOnlyRead(t *testing.T) {
 		"status", "status -o sleet-json", "nodes list", "heartbeats list", "heartbeats show n1", "databases list", "config show", "config validate",
 		"doctor", "owner s3://b/one", "rebalance-plan --add n2", "placement check", "snapshot save -", "heartbeats release n1 --force --dry-run",
 		"databases register s3://b/two --dry-run", "databases unregister s3://b/one --dry-run", "databases pause s3://b/one --dry-run", "config init --dry-run",
+		"leases list", "leases show k", "leases dump", "leases release k --force --reason x --dry-run", "leases release k --instance i --dry-run",
+		"leases release --held-by n9 --force --no-watch --epoch-floor 7 --reason x --dry-run", "leases revoke k --dry-run",
 	} {
 		t.Run(command, func(t *testing.T) {
 			memory := objstore.NewMemory(nil)
@@ -171,6 +173,10 @@ func TestReadingCommandsOnlyRead(t *testing.T) {
 				if _, err := memory.Put(t.Context(), name, nil); err != nil {
 					t.Fatal(err)
 				}
+			}
+			lease := `{"version":1,"key":"k","state":"held","node":"n9","instance":"i","epoch":1,"ttl_ms":30000,"nonce":"x","kept":false,"acquired":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`
+			if _, err := memory.Put(t.Context(), "leases/k.json", []byte(lease)); err != nil {
+				t.Fatal(err)
 			}
 			counter := objstore.NewCounter(memory)
 			var errs bytes.Buffer
