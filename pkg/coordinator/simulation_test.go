@@ -610,7 +610,7 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	seeds := *simSeeds
-	if testing.Short() {
+	if testing.Short() || raceEnabled {
 		seeds /= 10
 	}
 	starts := 0

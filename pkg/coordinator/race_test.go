@@ -1,0 +1,7 @@
+//go:build race
+
+package coordinator_test
+
+// raceEnabled says that the race detector slows everything down. The simulation
+// has no goroutines, so that a few seeds will do.
+const raceEnabled = true
