@@ -49,7 +49,7 @@ func setPolicy(t testing.TB, store *objstore.Memory, database string) {
 type runs struct {
 	mu  sync.Mutex
 	now map[string][]string // assignment to nodes and epochs
-	all int
+	all atomic.Int64        // starts
 }
 
 func (r *runs) task() coordinator.Task {
@@ -57,7 +57,7 @@ func (r *runs) task() coordinator.Task {
 		me := fmt.Sprintf("%s/%d", w.Node, w.Epoch)
 		r.mu.Lock()
 		r.now[w.Key.String()] = append(r.now[w.Key.String()], me)
-		r.all++
+		r.all.Add(1)
 		r.mu.Unlock()
 		<-ctx.Done()
 		r.mu.Lock()
@@ -192,18 +192,18 @@ func TestNodeRestartsWhatChanged(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		setPolicy(t, store, "services = [\"gc\"]\ncompaction-workers.count = 3\n")
 		time.Sleep(5 * time.Second)
-		if r.all != 10 {
-			t.Errorf("an edit of another service restarts tasks: %d starts (H29)", r.all)
+		if r.all.Load() != 10 {
+			t.Errorf("an edit of another service restarts tasks: %d starts (H29)", r.all.Load())
 		}
 		setPolicy(t, store, "services = [\"gc\"]\ngc.wal.interval = \"90s\"\n")
 		time.Sleep(5 * time.Second)
-		if r.all != 20 {
-			t.Errorf("%d starts after an edit, want 20", r.all)
+		if r.all.Load() != 20 {
+			t.Errorf("%d starts after an edit, want 20", r.all.Load())
 		}
 		setPolicy(t, store, "services = [\"gc\"]\ngc.wal.intervall = \"90s\"\n")
 		time.Sleep(5 * time.Second)
-		if s := n.Status(); r.all != 20 || len(s.Warnings) != 1 {
-			t.Errorf("a bad edit: %d starts, warnings %v", r.all, s.Warnings)
+		if s := n.Status(); r.all.Load() != 20 || len(s.Warnings) != 1 {
+			t.Errorf("a bad edit: %d starts, warnings %v", r.all.Load(), s.Warnings)
 		}
 		n.end(t)
 	})
@@ -230,10 +230,10 @@ func TestNodeRefusesToStart(t *testing.T) {
 			}
 			return objstore.Fault{}
 		})
-		before := r.all
+		before := r.all.Load()
 		third := startNode(t, down, o)
-		if err := <-third.err; err == nil || !strings.Contains(err.Error(), "nothing is started") || r.all != before {
-			t.Errorf("without a configuration: %v, %d starts", err, r.all-before)
+		if err := <-third.err; err == nil || !strings.Contains(err.Error(), "nothing is started") || r.all.Load() != before {
+			t.Errorf("without a configuration: %v, %d starts", err, r.all.Load()-before)
 		}
 	})
 }

@@ -172,6 +172,12 @@ func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, e
 	if err != nil {
 		return nil, err
 	}
+	var over []*HeldLease
+	defer func() {
+		for _, h := range over {
+			k.lose(h, h.lease.Err())
+		}
+	}()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if h := k.held[key]; h != nil { // by another goroutine meanwhile
@@ -186,6 +192,7 @@ func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, e
 	now := k.clock.Elapsed()
 	if l.session != nil {
 		if k.session.instance != l.instance {
+			over = k.ofSession(k.session.instance) // that was lost, as the new one shows
 			k.session = keptSession{instance: l.instance, renew: now + l.TTL()/3}
 		}
 		k.session.end = now + l.Left() - k.margin()
@@ -511,7 +518,7 @@ func (k *Keeper) renewSession(instance string) {
 	mine := k.session.instance == instance
 	var over []*HeldLease
 	switch {
-	case errors.As(err, &lost) && (!ok || current != instance):
+	case !ok || current != instance:
 		over = k.ofSession(instance)
 		if mine {
 			k.session = keptSession{}
@@ -532,7 +539,11 @@ func (k *Keeper) renewSession(instance string) {
 	}
 	k.mu.Unlock()
 	for _, h := range over {
-		k.lose(h, &LostError{h.lease.key, h.lease.epoch, lost.Why, nil})
+		why := "the session of its process is over"
+		if errors.As(err, &lost) {
+			why = lost.Why
+		}
+		k.lose(h, &LostError{h.lease.key, h.lease.epoch, why, nil})
 	}
 	k.revoked(marked)
 	if err == nil {

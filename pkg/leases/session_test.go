@@ -218,3 +218,56 @@ func TestSessionIsFencedKilledAndForced(t *testing.T) {
 		}
 	})
 }
+
+// A session that is lost ends all of its keys, also where that shows first to
+// somebody who takes another key, under the next session.
+func TestKeeperLosesASession(t *testing.T) {
+	for _, how := range []string{"renewal", "acquire"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				table := leases.NewMemory(nil)
+				p, other := newProcess(t, table, "a"), newProcess(t, table, "b")
+				k := leases.NewKeeper(p, leases.KeeperOptions{Terms: leases.Terms{TTL: 30 * time.Second}, Sessions: leases.SessionAlways})
+				var held []*leases.HeldLease
+				for _, key := range []string{"k1", "k2"} {
+					h, err := k.Acquire(ctx, key)
+					if err != nil {
+						t.Fatal(err)
+					}
+					held = append(held, h)
+				}
+				instance := held[0].Lease().Instance()
+				if _, err := other.Kill(ctx, instance, "me", "test", 0); err != nil {
+					t.Fatal(err)
+				}
+				if how == "acquire" {
+					if _, err := p.RenewSession(ctx); err == nil {
+						t.Fatal("a killed session was renewed")
+					}
+					if _, err := k.Acquire(ctx, "k3"); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for _, h := range held {
+					select {
+					case <-h.Context().Done():
+					case <-time.After(map[string]time.Duration{"renewal": 12 * time.Second, "acquire": time.Millisecond}[how]):
+						t.Fatal("a key of a lost session is kept")
+					}
+					var lost *leases.LostError
+					if !errors.As(context.Cause(h.Context()), &lost) || h.Lease().Left() > 0 {
+						t.Errorf("cause %v, %v left", context.Cause(h.Context()), h.Lease().Left())
+					}
+				}
+				h, err := k.Acquire(ctx, "k3")
+				if err != nil || h.Lease().Instance() == instance || h.Lease().Left() <= 0 {
+					t.Errorf("afterwards: %v", err)
+				}
+				if err := k.Close(ctx); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
