@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -269,6 +270,42 @@ func TestNodeIsDrained(t *testing.T) {
 	})
 }
 
+// What a node asks of its store while nothing happens: a heartbeat and a list of
+// the nodes each interval, and each poll the policy, a list of the registry, and
+// the mark that drains it.
+func TestNodeIdleCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 1000)
+		store := objstore.NewCounter(memory)
+		r := &runs{now: map[string][]string{}}
+		n := startNode(t, store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}})
+		time.Sleep(time.Minute)
+		before := store.Counts()
+		time.Sleep(time.Hour)
+		after := store.Counts()
+		const ticks, polls = 3600, 1800 // of newRoot's policy
+		for _, c := range []struct {
+			what      string
+			got, most int64
+		}{
+			{"puts", after.Puts - before.Puts, ticks + 1},
+			{"list pages", after.Pages - before.Pages, ticks + polls + 2},
+			// A heartbeat of its own that comes into a list while it is being written
+			// is read, lest another process writes it.
+			{"gets", after.Gets - before.Gets, 2*(polls+1) + ticks/100},
+			{"other writes", after.Creates + after.Swaps + after.Deletes - before.Creates - before.Swaps - before.Deletes, 0},
+		} {
+			if c.got > c.most {
+				t.Errorf("%d %s in an idle hour, want at most %d", c.got, c.what, c.most)
+			}
+		}
+		if r.all.Load() != 1000 {
+			t.Errorf("%d starts, want 1000", r.all.Load())
+		}
+		n.end(t)
+	})
+}
+
 // BenchmarkNode starts 20,000 tasks and stops them, with the pacing off.
 func BenchmarkNode(b *testing.B) {
 	const databases = 20_000
@@ -294,6 +331,9 @@ func BenchmarkNode(b *testing.B) {
 		go func() { done <- n.Run(ctx) }()
 		<-all
 		b.ReportMetric(float64(time.Since(start).Milliseconds()), "ms-to-run")
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		b.ReportMetric(float64(m.Sys)/1e6, "MB")
 		start = time.Now()
 		stop()
 		if err := <-done; err != nil {
