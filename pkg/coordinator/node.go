@@ -60,6 +60,7 @@ type Node struct {
 	log      *slog.Logger
 
 	inbox chan func(c *Core, now time.Duration) []Action
+	beat  chan struct{} // a heartbeat was tried
 	begun chan struct{} // closed when the inbox begins to be taken from
 	over  chan struct{} // closed when it no longer is
 	last  NodeStatus    // once it is over
@@ -124,7 +125,7 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 	n := &Node{
 		o: o, store: store, clock: o.Clock, log: o.Log,
 		poller: fleet.NewPoller(RootReader(store), fleet.PollerOptions{Versions: o.Versions}),
-		inbox:  make(chan func(*Core, time.Duration) []Action, 64), begun: make(chan struct{}), over: make(chan struct{}),
+		inbox:  make(chan func(*Core, time.Duration) []Action, 64), begun: make(chan struct{}), over: make(chan struct{}), beat: make(chan struct{}, 1),
 		runs: map[uint64]context.CancelFunc{}, failed: map[Key]string{},
 	}
 	n.core = NewCore(CoreOptions{
@@ -268,6 +269,10 @@ func (n *Node) follow(s *fleet.State) error {
 
 // beaten takes note of a heartbeat.
 func (n *Node) beaten(begun time.Duration, err error) {
+	select {
+	case n.beat <- struct{}{}:
+	default:
+	}
 	if err != nil {
 		n.log.Warn("heartbeat not written", "error", err)
 		return
@@ -323,9 +328,21 @@ func (n *Node) drained(ctx context.Context) {
 	})
 }
 
-// members is the loop of the list of nodes, and of its housekeeping.
+// members is the loop of the list of nodes, and of its housekeeping. It lists after
+// each heartbeat, so that it sees its own as it was written, and goes on where a
+// heartbeat hangs.
 func (n *Node) members(ctx context.Context) {
-	for ctx.Err() == nil {
+	for {
+		patience := time.NewTimer(2 * n.registry.Interval())
+		select {
+		case <-n.beat:
+		case <-patience.C:
+		case <-ctx.Done():
+		}
+		patience.Stop()
+		if ctx.Err() != nil {
+			return
+		}
 		nodes, err := n.registry.Nodes(ctx)
 		if err != nil {
 			n.log.Warn("nodes not listed", "error", err)
@@ -341,9 +358,6 @@ func (n *Node) members(ctx context.Context) {
 		}
 		if err := n.registry.Conflict(); err != nil {
 			n.log.Error("conflict", "error", err)
-		}
-		if n.clock.Sleep(ctx, n.registry.Interval()) != nil {
-			return
 		}
 	}
 }
