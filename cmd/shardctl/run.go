@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardctl/shardctl/internal/fleetroot"
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/coordinator"
@@ -263,7 +264,7 @@ func (a *app) noSleetOn(ctx context.Context, store objstore.Store, tasks *taskFi
 	if len(exclusive) == 0 {
 		return nil
 	}
-	heartbeats, now, err := fleet.ListHeartbeats(ctx, coordinator.RootReader(store))
+	heartbeats, now, err := fleet.ListHeartbeats(ctx, fleetroot.Reader(store))
 	if err != nil {
 		return err
 	}
@@ -272,7 +273,7 @@ func (a *app) noSleetOn(ctx context.Context, store objstore.Store, tasks *taskFi
 	}
 	policy := fleet.DefaultPolicy(fleet.Sleet01)
 	nodes := fleet.Nodes(heartbeats, now, policy.Node.HeartbeatTimeout.Std())
-	bodies, _ := fleet.ReadHeartbeats(ctx, coordinator.RootReader(store), nodes, fleet.DefaultParallel)
+	bodies, _ := fleet.ReadHeartbeats(ctx, fleetroot.Reader(store), nodes, fleet.DefaultParallel)
 	for _, n := range nodes {
 		body := bodies[n.Heartbeat.Name]
 		if !n.Live || body == nil || body.Instance != "" {

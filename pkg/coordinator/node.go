@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shardctl/shardctl/internal/fleetroot"
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/leases"
@@ -124,7 +125,7 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 	o.StopWait = cmp.Or(o.StopWait, 30*time.Second)
 	n := &Node{
 		o: o, store: store, clock: o.Clock, log: o.Log,
-		poller: fleet.NewPoller(RootReader(store), fleet.PollerOptions{Versions: o.Versions}),
+		poller: fleet.NewPoller(fleetroot.Reader(store), fleet.PollerOptions{Versions: o.Versions}),
 		inbox:  make(chan func(*Core, time.Duration) []Action, 64), begun: make(chan struct{}), over: make(chan struct{}), beat: make(chan struct{}, 1),
 		runs: map[uint64]context.CancelFunc{}, failed: map[Key]string{},
 	}

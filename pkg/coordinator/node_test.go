@@ -17,6 +17,7 @@ import (
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 	"github.com/shardctl/shardctl/pkg/leases/objectlease"
 	"github.com/shardctl/shardctl/pkg/membership"
 )
@@ -91,7 +92,7 @@ type running struct {
 
 func startNode(t *testing.T, store objstore.Store, o coordinator.NodeOptions) *running {
 	t.Helper()
-	o.Clock = bubbleClock{time.Now()}
+	o.Clock = leasetest.BubbleClock()
 	if len(o.Exclusive) > 0 {
 		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: o.NodeID, Clock: o.Clock})
 		if err != nil {

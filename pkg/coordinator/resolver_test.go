@@ -11,22 +11,9 @@ import (
 
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
-
-// bubbleClock is the clock of a synctest bubble.
-type bubbleClock struct{ start time.Time }
-
-func (c bubbleClock) Elapsed() time.Duration { return time.Since(c.start) }
-func (c bubbleClock) Now() time.Time         { return time.Now() }
-func (c bubbleClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // brokenTable fails as long as it is told to, and counts reads.
 type brokenTable struct {
@@ -70,7 +57,7 @@ func TestResolve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		table := &brokenTable{Table: leases.NewMemory(nil)}
-		clock := bubbleClock{time.Now()}
+		clock := leasetest.BubbleClock()
 		a, b := newNode(t, table, "a", clock), newNode(t, table, "b", clock)
 
 		// Nobody takes a key without knowing who is there (HAZARDS H7).

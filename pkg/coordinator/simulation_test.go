@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardctl/shardctl/internal/fleetroot"
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
@@ -118,7 +119,7 @@ func newSimulation(seed uint64) *simulation {
 	// The store's clock may be off from everybody's.
 	off := time.Duration(s.rand.Int64N(int64(time.Hour)))
 	s.store = objstore.NewMemory(func() time.Time { return time.Unix(1_800_000_000, 0).Add(off + s.now) })
-	p := fleet.NewPoller(coordinator.RootReader(s.store), fleet.PollerOptions{})
+	p := fleet.NewPoller(fleetroot.Reader(s.store), fleet.PollerOptions{})
 	s.poller = func() *fleet.State { return p.Poll(context.Background()) }
 	s.configure()
 	for i := range 2 + s.rand.IntN(4) {
@@ -276,7 +277,7 @@ func (n *simNode) members() {
 	}
 	n.later(n.core.Settings().HeartbeatInterval.Std(), n.members)
 	n.reach(func() {
-		heartbeats, now, err := fleet.ListHeartbeats(context.Background(), coordinator.RootReader(n.s.store))
+		heartbeats, now, err := fleet.ListHeartbeats(context.Background(), fleetroot.Reader(n.s.store))
 		if err != nil {
 			panic(err)
 		}

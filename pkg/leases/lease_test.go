@@ -1,32 +1,18 @@
 package leases_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 )
-
-// bubbleClock is the clock of a synctest bubble.
-type bubbleClock struct{ start time.Time }
-
-func (c bubbleClock) Elapsed() time.Duration { return time.Since(c.start) }
-func (c bubbleClock) Now() time.Time         { return time.Now() }
-func (c bubbleClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 func newProcess(t *testing.T, table leases.Table, node string) *leases.Process {
 	t.Helper()
-	p, err := leases.NewProcess(table, leases.Options{Node: node, Clock: bubbleClock{time.Now()}})
+	p, err := leases.NewProcess(table, leases.Options{Node: node, Clock: leasetest.BubbleClock()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,12 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/shardctl/shardctl/internal/fleetroot"
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/fleet"
 )
@@ -100,7 +100,7 @@ func NewHeartbeats(store objstore.Store, o HeartbeatOptions) (*Heartbeats, error
 		return nil, fmt.Errorf("address %q: others reach this node by a base URL such as http://10.0.0.1:7420", o.Addr)
 	}
 	h := &Heartbeats{
-		store: store, reader: storeReader{store}, clock: clockOr(o.Clock), nodeID: o.NodeID, addr: trimAddr(o.Addr), options: o,
+		store: store, reader: fleetroot.Reader(store), clock: clockOr(o.Clock), nodeID: o.NodeID, addr: trimAddr(o.Addr), options: o,
 		instance: cmp.Or(o.Instance, crand.Text()), services: slices.Clone(o.Services), bodies: map[string]knownBody{},
 	}
 	policy := fleet.DefaultPolicy(fleet.Sleet01)
@@ -503,26 +503,4 @@ func (h *Heartbeats) deleteUnchanged(ctx context.Context, e fleet.HeartbeatEntry
 		return false, fmt.Errorf("delete stale heartbeat: %w", err)
 	}
 	return true, nil
-}
-
-// storeReader reads a store as package fleet asks for it.
-type storeReader struct{ objstore.Reader }
-
-func (r storeReader) Get(ctx context.Context, name string) (fleet.Object, error) {
-	o, err := r.Reader.Get(ctx, name)
-	return fleet.Object(o), err
-}
-
-func (r storeReader) List(ctx context.Context, prefix string) iter.Seq2[fleet.Page, error] {
-	return func(yield func(fleet.Page, error) bool) {
-		for page, err := range r.Reader.List(ctx, prefix) {
-			entries := make([]fleet.Entry, len(page.Entries))
-			for i, e := range page.Entries {
-				entries[i] = fleet.Entry(e)
-			}
-			if !yield(fleet.Page{Entries: entries, Now: page.Now}, err) {
-				return
-			}
-		}
-	}
 }

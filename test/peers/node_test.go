@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shardctl/shardctl/internal/fleetroot"
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/testservers"
 	"github.com/shardctl/shardctl/pkg/fleet"
@@ -240,7 +241,7 @@ func assigned(d document) map[string]int {
 func running(t *testing.T, store objstore.Store) map[string]int {
 	t.Helper()
 	ctx := t.Context()
-	r := reader{store}
+	r := fleetroot.Reader(store)
 	heartbeats, _, err := fleet.ListHeartbeats(ctx, r)
 	if err != nil {
 		t.Fatal(err)

@@ -3,11 +3,6 @@
 package peers
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"iter"
 	"testing"
 
 	"github.com/shardctl/shardctl/internal/objstore"
@@ -77,29 +72,4 @@ func openStore(t testing.TB, env map[string]string, root string) objstore.Store 
 		t.Fatal(err)
 	}
 	return store
-}
-
-// reader reads a root for package fleet.
-type reader struct{ store objstore.Reader }
-
-func (r reader) Get(ctx context.Context, name string) (fleet.Object, error) {
-	o, err := r.store.Get(ctx, name)
-	if errors.Is(err, objstore.ErrNotExist) {
-		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
-	}
-	return fleet.Object(o), err
-}
-
-func (r reader) List(ctx context.Context, prefix string) iter.Seq2[fleet.Page, error] {
-	return func(yield func(fleet.Page, error) bool) {
-		for page, err := range r.store.List(ctx, prefix) {
-			p := fleet.Page{Now: page.Now, Entries: make([]fleet.Entry, len(page.Entries))}
-			for i, e := range page.Entries {
-				p.Entries[i] = fleet.Entry(e)
-			}
-			if !yield(p, err) {
-				return
-			}
-		}
-	}
 }

@@ -16,24 +16,11 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/testservers"
 	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 	"github.com/shardctl/shardctl/pkg/leases/objectlease"
 )
 
 var takeoverKeys = flag.Int("takeover.keys", 2000, "keys of BenchmarkTakeover")
-
-// bubbleClock is the clock of a synctest bubble.
-type bubbleClock struct{ start time.Time }
-
-func (c bubbleClock) Elapsed() time.Duration { return time.Since(c.start) }
-func (c bubbleClock) Now() time.Time         { return time.Now() }
-func (c bubbleClock) Sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 func keyNames(n int) []string {
 	keys := make([]string, n)
@@ -48,7 +35,7 @@ func TestIdleSessionCost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const ttl = 30 * time.Second
 		store := objstore.NewCounter(objstore.NewMemory(time.Now))
-		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: "a", Clock: bubbleClock{time.Now()}})
+		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: "a", Clock: leasetest.BubbleClock()})
 		if err != nil {
 			t.Fatal(err)
 		}

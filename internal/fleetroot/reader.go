@@ -1,4 +1,6 @@
-package coordinator
+// Package fleetroot reads a store as a fleet root. It stands between pkg/fleet, which
+// links no store, and internal/objstore, which knows no fleet.
+package fleetroot
 
 import (
 	"context"
@@ -11,8 +13,8 @@ import (
 // root reads a store as a fleet root.
 type root struct{ store objstore.Reader }
 
-// RootReader reads a store as pkg/fleet wants it, which knows no store of any kind.
-func RootReader(store objstore.Reader) fleet.Reader { return root{store} }
+// Reader reads a store as pkg/fleet wants it, which knows no store of any kind.
+func Reader(store objstore.Reader) fleet.Reader { return root{store} }
 
 func (r root) Get(ctx context.Context, name string) (fleet.Object, error) {
 	o, err := r.store.Get(ctx, name)
