@@ -68,7 +68,9 @@ other commands reach as --fleet local.
 
 With --upstream the node also stands in front of a service that may work on a key in
 one place only: a request for a key that this node holds goes there, with the key's
-epoch in the header Shardctl-Lease-Epoch, and another one to the node that holds it.`,
+epoch in the header Shardctl-Lease-Epoch, and another one to the node that holds it.
+Keys that nobody holds go where the scheme xxh64 places them, or mentedb among nodes
+that gossip.`,
 		Example: `  shardctl run --exec 'gc=sh -c "echo collecting {database}; exec sleep 3600"'
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --exclusive
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --upstream http://127.0.0.1:8080 --key-from 'path:/accounts/{key}/...' --serve 127.0.0.1:7421 --advertise http://10.0.0.7:7421`,
@@ -401,7 +403,11 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	scheme, err := placement.Lookup("mentedb")
+	name := "xxh64"
+	if len(r.o.gossipSeed) > 0 { // others reckon with MenteDB's
+		name = "mentedb"
+	}
+	scheme, err := placement.Lookup(name)
 	if err != nil {
 		return nil, nil, nil, err
 	}
