@@ -28,8 +28,7 @@ func gossipNode(t testing.TB, views ...string) string {
 
 func newGossipServer(views []string) *httptest.Server {
 	var mu sync.Mutex
-	var server *httptest.Server
-	server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if r.URL.Path != membership.GossipPath || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || string(body) != "[]" {
 			http.Error(w, "this is no read of a view", http.StatusTeapot)
@@ -41,9 +40,8 @@ func newGossipServer(views []string) *httptest.Server {
 			views = views[1:]
 		}
 		mu.Unlock()
-		fmt.Fprint(w, strings.ReplaceAll(view, "{self}", server.URL))
+		fmt.Fprint(w, strings.ReplaceAll(view, "{self}", "http://"+r.Host))
 	}))
-	return server
 }
 
 // gossipNodeInScript is the command gossip-node of scripts: it starts a node with
