@@ -85,8 +85,14 @@ type rules interface {
 	fencesUnjudged() bool
 	// forcesUnmarked says that force goes on before its mark is confirmed (N8).
 	forcesUnmarked() bool
+	// sessionOver is over for a session.
+	sessionOver(now, deadline time.Duration) bool
+	// countsFrom is what a confirmed renewal of a session is timed from.
+	countsFrom(sent, answered time.Duration) time.Duration
+	// rest is how long a closed session stays after its lock delay.
+	rest() time.Duration
 	// mayDelete says that a closed session can be removed.
-	mayDelete(lockDelay time.Duration, l Life) bool
+	mayDelete(lockDelay, rest time.Duration, l Life) bool
 }
 
 // outcome is what is known of a write.
@@ -277,6 +283,12 @@ func (lawful) rememberMissing() bool     { return false }
 func (lawful) fencesUnjudged() bool      { return false }
 func (lawful) forcesUnmarked() bool      { return false }
 
-func (lawful) mayDelete(_ time.Duration, l Life) bool {
-	return l.Over && l.Dated && l.Age >= SessionRest
+func (lawful) sessionOver(now, deadline time.Duration) bool { return now >= deadline }
+
+func (lawful) countsFrom(sent, _ time.Duration) time.Duration { return sent }
+
+func (lawful) rest() time.Duration { return SessionRest }
+
+func (lawful) mayDelete(lockDelay, rest time.Duration, l Life) bool {
+	return l.Over && l.Dated && l.Age >= lockDelay+rest
 }

@@ -36,7 +36,7 @@ func (p *Process) sessionOver(s *session, now time.Duration) error {
 	switch {
 	case s.ended != nil:
 		return s.ended
-	case p.rules.over(now, s.deadline):
+	case p.rules.sessionOver(now, s.deadline):
 		return &LostError{Why: "the session of its process was not renewed in time"}
 	}
 	return nil
@@ -105,7 +105,6 @@ func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error
 		instance: record.Instance, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{}, doubtful: map[string]string{},
 	}
 	sent := p.clock.Elapsed()
-	s.deadline = sent + p.rules.holds(record.TTL(), 0)
 	o, item, err := p.writeSession(ctx, nil, record, false)
 	if o != applied && !p.rules.writesBeforeSession() {
 		// It may come to be; its instance is never used.
@@ -118,7 +117,9 @@ func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error
 		item = &SessionItem{Session: record}
 	}
 	s.item = *item
-	if p.rules.over(p.clock.Elapsed(), s.deadline) {
+	answered := p.clock.Elapsed()
+	s.deadline = p.rules.countsFrom(sent, answered) + p.rules.holds(record.TTL(), 0)
+	if p.rules.sessionOver(answered, s.deadline) {
 		return nil, &BackendError{"open session for", p.node, errors.New("the answer came after its time")}
 	}
 	p.mu.Lock()
@@ -240,7 +241,8 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		if o != unknown && err != nil {
 			return err // nothing was written
 		}
-		if p.rules.over(p.clock.Elapsed(), deadline) {
+		answered := p.clock.Elapsed()
+		if p.rules.sessionOver(answered, deadline) {
 			return over("the answer to its renewal came after its time")
 		}
 		switch {
@@ -253,7 +255,7 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		sent, ours := p.rules.sentAt(s.tries, &Record{Nonce: item.Session.Nonce})
 		s.item = *item
 		if ours {
-			s.deadline = sent + p.rules.holds(item.Session.TTL(), 0)
+			s.deadline = p.rules.countsFrom(sent, answered) + p.rules.holds(item.Session.TTL(), 0)
 			s.tries = nil
 		}
 		p.learnMarks(s)
@@ -608,7 +610,7 @@ const SessionRest = 24 * time.Hour
 // Expired says that a closed session can be deleted: its lock delay is over, and
 // a day more.
 func (v *View) Expired(s *SessionItem) bool {
-	return s.Err == nil && !s.Missing && s.Session.State == SessionClosed && v.rules.mayDelete(s.Session.LockDelay(), s.Life)
+	return s.Err == nil && !s.Missing && s.Session.State == SessionClosed && v.rules.mayDelete(s.Session.LockDelay(), v.rules.rest(), s.Life)
 }
 
 // DeleteSession deletes a session that [View.Expired] says can be.
