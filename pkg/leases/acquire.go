@@ -106,7 +106,10 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 	}
 	l := &Lease{p: p, key: item.Key, epoch: item.Record.Epoch, instance: item.Record.Instance, terms: terms}
 	if item.Record.Session {
+		p.mu.Lock()
 		l.session = p.session
+		l.session.stop = max(l.session.stop, terms.Stop)
+		p.mu.Unlock()
 	}
 	p.confirm(e, l, *item, sent)
 	p.mu.Lock()
@@ -145,6 +148,9 @@ func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, go
 	p.mu.Unlock()
 	if s != nil {
 		next.Session, next.Instance, next.TTLms = true, s.instance, 0
+		p.mu.Lock()
+		s.stop = max(s.stop, terms.Stop)
+		p.mu.Unlock()
 	}
 	l := &Lease{p: p, key: next.Key, epoch: next.Epoch, instance: next.Instance, session: s, terms: terms}
 	sent := p.sendTime()
@@ -233,7 +239,7 @@ func (p *Process) doubtAt(s *session, key, version string) {
 	if s != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		s.doubtful[key] = version
+		s.doubt(key, version)
 	}
 }
 

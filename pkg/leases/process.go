@@ -254,7 +254,7 @@ func (l *Lease) Abandon() {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	if l.ended == nil {
-		l.ended = &LostError{l.key, l.epoch, "its process has given it up", nil}
+		l.endAlone("its process has given it up")
 	}
 }
 

@@ -20,12 +20,22 @@ type session struct {
 	// seen has all marks that were ever seen, handled those whose keys were
 	// given up, which the next renewal drops.
 	seen, handled map[SessionMark]bool // without op
-	// doubtful are keys with a write of ours of unknown outcome, by the version
-	// that it was to replace ("" for none).
-	doubtful map[string]string
+	// doubtful are keys that may name the session without being believed.
+	doubtful map[string]doubt
+	// stop is the longest time that one of its leases needs to stop its work.
+	stop time.Duration
 	// revoked are leases that are to be given up since [Process.RenewSession]
 	// last told.
 	revoked []*Lease
+}
+
+// doubt is why a key has to be read again (N9).
+type doubt struct {
+	// base is the version that a write of ours of unknown outcome was to replace
+	// ("" for none), or anyVersion.
+	base string
+	// after is when the work on it has stopped.
+	after time.Duration
 }
 
 // bare is a mark as it is looked up.
@@ -102,7 +112,7 @@ func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error
 		Nonce: p.fresh(), State: SessionOpen, Started: at, Renewed: at,
 	}
 	s = &session{
-		instance: record.Instance, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{}, doubtful: map[string]string{},
+		instance: record.Instance, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{}, doubtful: map[string]doubt{},
 	}
 	sent := p.clock.Elapsed()
 	o, item, err := p.writeSession(ctx, nil, record, false)
@@ -255,6 +265,7 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		sent, ours := p.rules.sentAt(s.tries, &Record{Nonce: item.Session.Nonce})
 		s.item = *item
 		if ours {
+			p.endLate(s, answered)
 			s.deadline = p.rules.countsFrom(sent, answered) + p.rules.holds(item.Session.TTL(), 0)
 			s.tries = nil
 		}
@@ -267,6 +278,32 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		// this version.
 	}
 	return &BackendError{"renew session", s.instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)}
+}
+
+// doubt remembers that a key may name the session without being believed, since
+// a write over a version had an unknown outcome; p.mu is held.
+func (s *session) doubt(key, base string) { s.doubtful[key] = doubt{base, s.doubtful[key].after} }
+
+// endLate ends the leases whose work had to stop before their session's renewal
+// was confirmed, which does not bring them back (L2); p.mu is held.
+func (p *Process) endLate(s *session, now time.Duration) {
+	if !p.rules.over(now, s.deadline-s.stop) {
+		return
+	}
+	for _, e := range p.entries {
+		if l := e.lease; l != nil && l.session == s && l.ended == nil && !l.letGo && p.rules.over(now, l.until()) {
+			l.endAlone("it was not renewed in time")
+		}
+	}
+}
+
+// endAlone ends a lease whose session may go on, so that its key has to be given
+// back when the work has stopped; p.mu is held.
+func (l *Lease) endAlone(why string) {
+	l.ended = &LostError{l.key, l.epoch, why, nil}
+	if s := l.session; s != nil {
+		s.doubtful[l.key] = doubt{anyVersion, s.deadline}
+	}
 }
 
 // learnMarks takes note of what a session is asked to give up; p.mu is held.
@@ -311,15 +348,18 @@ func (p *Process) Settle(ctx context.Context) error {
 		p.mu.Unlock()
 		return nil
 	}
+	now := p.clock.Elapsed()
 	todo := map[string]string{}
-	for key, version := range s.doubtful {
-		todo[key] = version
+	for key, d := range s.doubtful {
+		if now >= d.after {
+			todo[key] = d.base
+		}
 	}
 	for _, m := range s.item.Session.Marks {
 		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil {
 			continue // whoever has it gives it back
 		}
-		if !s.handled[bare(m.Key, m.Epoch)] {
+		if !s.handled[bare(m.Key, m.Epoch)] && now >= s.doubtful[m.Key].after {
 			if _, ok := todo[m.Key]; !ok {
 				todo[m.Key] = anyVersion
 			}
@@ -383,7 +423,7 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 		switch {
 		case o == unknown:
 			p.mu.Lock()
-			s.doubtful[key] = item.Version
+			s.doubt(key, item.Version)
 			p.mu.Unlock()
 			return err
 		case err != nil:

@@ -1,6 +1,7 @@
 package leases_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,76 @@ import (
 )
 
 // What the simulation found in sessions.
+
+// renewAll renews a session and does what is left after it.
+func renewAll(t *testing.T, p *leases.Process) []*leases.Lease {
+	t.Helper()
+	revoked, err := p.RenewSession(t.Context())
+	if err == nil {
+		err = p.Settle(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revoked
+}
+
+// Work that had to stop before its session was renewed is not begun again by
+// that, and its key is given back when it has stopped.
+func TestSessionRenewedTooLateForALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		slow, err := a.Acquire(ctx, "slow", leases.Terms{TTL: 10 * time.Second, Stop: 3 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		quick, err := a.Acquire(ctx, "quick", leases.Terms{TTL: 10 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(7 * time.Second) // it begins to stop at 6.5s, and has stopped at 9.5s
+		renewAll(t, a)
+		if slow.Left() > 0 || slow.Err() == nil || quick.Left() <= 0 {
+			t.Errorf("%v and %v left", slow.Left(), quick.Left())
+		}
+		for range 2 {
+			if _, err := b.Acquire(ctx, "slow", leases.Terms{}); !errors.As(err, new(*leases.HeldError)) {
+				t.Errorf("acquire while the work stops: %v", err)
+			}
+			time.Sleep(time.Second)
+			renewAll(t, a)
+		}
+		time.Sleep(time.Second)
+		renewAll(t, a)
+		if l, err := b.Acquire(ctx, "slow", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Errorf("acquire after the work has stopped: %v", err)
+		}
+	})
+}
+
+// A key that its process has given up does not stay its session's for as long as
+// that lives.
+func TestAbandonedKeyOfASessionIsGivenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		l, err := a.Acquire(ctx, "k", leases.Terms{TTL: 10 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Abandon()
+		for range 4 {
+			time.Sleep(3 * time.Second)
+			renewAll(t, a)
+		}
+		if l, err := b.Acquire(ctx, "k", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Errorf("acquire of a key that was given up: %v", err)
+		}
+	})
+}
 
 // A killed session stays for a day after its lock delay.
 func TestKilledSessionOutlivesItsDelay(t *testing.T) {
