@@ -59,7 +59,7 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 
 	item, err := p.read(ctx, key)
 	if errors.Is(err, ErrNotFound) {
-		return p.take(ctx, e, nil, Record{Key: key, Epoch: p.first}, "", terms)
+		return p.take(ctx, e, nil, nil, Record{Key: key, Epoch: p.first}, "", terms)
 	}
 	if err != nil {
 		return nil, err
@@ -72,7 +72,15 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 		if found := p.found(e, item, terms); found != nil {
 			return found, nil
 		}
-		return p.take(ctx, e, item, r, "", terms) // its own instance at once
+		// Its own instance at once, but not from a session that ends meanwhile to
+		// the next (N3).
+		s, err := p.sessionFor(ctx, terms)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil || !r.Session || s.instance == r.Instance {
+			return p.take(ctx, e, s, item, r, "", terms)
+		}
 	}
 	if err := p.judge(ctx, item); err != nil {
 		return nil, err
@@ -91,7 +99,15 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 	} else if r.State == Held {
 		gone = r.Instance
 	}
-	return p.take(ctx, e, item, r, gone, terms)
+	return p.take(ctx, e, nil, item, r, gone, terms)
+}
+
+// sessionFor is the session that a key is to be held under, or nil for none.
+func (p *Process) sessionFor(ctx context.Context, terms Terms) (*session, error) {
+	if !terms.Session || p.sessionTable == nil {
+		return nil, nil
+	}
+	return p.openSession(ctx, terms)
 }
 
 // found returns the lease that an earlier write of unknown outcome has brought,
@@ -121,18 +137,18 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 	return l
 }
 
-// take writes this process as the owner, over the record that was read.
-func (p *Process) take(ctx context.Context, e *entry, base *Item, old Record, gone string, terms Terms) (*Lease, error) {
+// take writes this process as the owner, over the record that was read, under a
+// session that was opened for it already, if there is one.
+func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, old Record, gone string, terms Terms) (*Lease, error) {
 	if base != nil {
 		if old.Epoch >= MaxEpoch {
 			return nil, &RefusedError{old.Key, old, fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch))}
 		}
 		old.Epoch = p.rules.takenEpoch(old.Epoch)
 	}
-	var s *session
-	if terms.Session && p.sessionTable != nil {
+	if s == nil {
 		var err error
-		if s, err = p.openSession(ctx, terms); err != nil {
+		if s, err = p.sessionFor(ctx, terms); err != nil {
 			return nil, err
 		}
 	}
@@ -215,10 +231,11 @@ func (p *Process) mine(l *Lease) bool {
 
 // names says that a record names this process's present life, or its session.
 func (p *Process) names(r *Record) bool {
+	now := p.clock.Elapsed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r.Session {
-		return p.session != nil && p.session.ended == nil && r.Instance == p.session.instance
+	if s := p.session; r.Session {
+		return s != nil && r.Instance == s.instance && p.sessionOver(s, now) == nil
 	}
 	return r.Instance == p.life.instance
 }

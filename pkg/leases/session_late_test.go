@@ -81,6 +81,33 @@ func TestAbandonedKeyOfASessionIsGivenBack(t *testing.T) {
 	})
 }
 
+// A process does not take its own keys out of a session whose time is over: it
+// may have been killed, and then they are locked.
+func TestOwnSessionThatIsOverIsJudgedAsAnothers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		terms := leases.Terms{TTL: 10 * time.Second, Session: true}
+		first, err := a.Acquire(ctx, "k", terms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Kill(ctx, first.Instance(), "me", "test", 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9800 * time.Millisecond)
+		var held *leases.HeldError
+		if _, err := a.Acquire(ctx, "k", terms); !errors.As(err, &held) || held.Left < 20*time.Second {
+			t.Errorf("acquire inside the lock delay of one's own session: %v", err)
+		}
+		time.Sleep(21 * time.Second)
+		if l, err := a.Acquire(ctx, "k", terms); err != nil || l.Epoch() != 2 || l.Instance() == first.Instance() {
+			t.Errorf("acquire after it: %v", err)
+		}
+	})
+}
+
 // A killed session stays for a day after its lock delay.
 func TestKilledSessionOutlivesItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
