@@ -261,7 +261,12 @@ func (p *Process) ReleaseFor(ctx context.Context, key, instance string) (*Item, 
 		if item.Session.Err != nil {
 			return nil, item.Session.Err
 		}
-		if !item.Session.Missing && item.Session.Session.State == SessionOpen {
+		switch s := item.Session; {
+		case s.Missing:
+		case s.Session.State == SessionClosed && !s.Life.Over: // its holder may not know yet
+			return nil, &RefusedError{key, *r, fmt.Sprintf(
+				"session %s of node %s was closed (%s), and all its keys are locked for another %v", r.Instance, r.Node, s.Session.Why, round(s.Life.Left))}
+		case s.Session.State == SessionOpen:
 			return nil, &RefusedError{key, *r, fmt.Sprintf("node %s keeps its session %s open, so its work may be going on", r.Node, r.Instance)}
 		}
 	case !p.rules.mayReleaseFor(r):

@@ -108,6 +108,30 @@ func TestOwnSessionThatIsOverIsJudgedAsAnothers(t *testing.T) {
 	})
 }
 
+// The lock delay of a killed session keeps its keys also from who says that the
+// work has stopped: the holder may not know yet.
+func TestReleaseForWaitsForALockDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		l, err := a.Acquire(ctx, "k", leases.Terms{TTL: 10 * time.Second, Session: true, Kept: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Kill(ctx, l.Instance(), "me", "test", 0); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.ReleaseFor(ctx, "k", l.Instance()); !errors.As(err, new(*leases.RefusedError)) || l.Left() <= 0 {
+			t.Errorf("release for a holder that believes for another %v: %v", l.Left(), err)
+		}
+		time.Sleep(11 * time.Second)
+		if _, err := b.ReleaseFor(ctx, "k", l.Instance()); err != nil || l.Left() > 0 {
+			t.Errorf("release for a holder that is out: %v", err)
+		}
+	})
+}
+
 // A killed session stays for a day after its lock delay.
 func TestKilledSessionOutlivesItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
