@@ -159,9 +159,12 @@ func (p *Process) forceSession(ctx context.Context, f *Forcing) error {
 	}
 	if f.how.NoWatch && !s.Life.Over {
 		_, err := p.mark(ctx, s, []SessionMark{{f.Key, f.Item.Record.Epoch, p.operation(f.Key)}})
-		var refused *RefusedError // it has ended meanwhile, which is as good
-		if errors.As(err, &refused) || p.rules.forcesUnmarked() {
+		var refused *RefusedError
+		switch {
+		case p.rules.forcesUnmarked():
 			return nil
+		case errors.As(err, &refused):
+			return p.forceEnded(ctx, f, err)
 		}
 		return err
 	}
@@ -189,6 +192,26 @@ func (p *Process) forceSession(ctx context.Context, f *Forcing) error {
 	p.mu.Unlock()
 	close(w.done)
 	return w.err
+}
+
+// forceEnded goes on where a session has ended before it could be marked: then
+// its keys are those of a dead one (N4).
+func (p *Process) forceEnded(ctx context.Context, f *Forcing, refused error) error {
+	s, err := p.readAndJudge(ctx, f.Item.Session.Key)
+	if err == nil && !s.Missing && s.Err == nil && s.Session.State == SessionOpen && s.Life.Over {
+		s, err = p.fence(ctx, s)
+	}
+	switch {
+	case err != nil:
+		return err
+	case s.Missing:
+		return nil
+	case s.Err != nil:
+		return s.Err
+	case s.Session.State == SessionClosed:
+		return p.closedFor(f, s)
+	}
+	return refused
 }
 
 // watchSession looks at a session until its time has certainly passed, from the

@@ -132,6 +132,37 @@ func TestReleaseForWaitsForALockDelay(t *testing.T) {
 	})
 }
 
+// A session that lapses before force could mark it is fenced, as any dead one.
+func TestForceFencesWhatItCannotMark(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		l, err := a.Acquire(ctx, "k", leases.Terms{TTL: 10 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Acquire(ctx, "other", leases.Terms{TTL: 10 * time.Second, Session: true}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(9 * time.Second)
+		f, err := b.PlanForce(ctx, "k", leases.Force{By: "me", Reason: "test", NoWatch: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Revoke(ctx, "other", "me", "test"); err != nil { // its version moves
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		if _, err := b.Force(ctx, f); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := b.Session(ctx, l.Instance()); err != nil || s.Session.Why != leases.WhyLapsed {
+			t.Errorf("a key was taken out of a session that is %s: %v", s.Session.State, err)
+		}
+	})
+}
+
 // A killed session stays for a day after its lock delay.
 func TestKilledSessionOutlivesItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
