@@ -222,7 +222,9 @@ func (r lawful) forceDelay(asked, ttl time.Duration, watched bool, d Dates) time
 	if watched {
 		return asked
 	}
-	return max(asked, r.watch(ttl)+d.Granularity+d.Skew)
+	// Records have it in whole milliseconds.
+	least := r.watch(ttl) + d.Granularity + d.Skew + time.Millisecond - 1
+	return max(asked, least.Truncate(time.Millisecond))
 }
 
 func (lawful) forceAgain() bool { return false }

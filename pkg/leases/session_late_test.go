@@ -163,6 +163,26 @@ func TestForceFencesWhatItCannotMark(t *testing.T) {
 	})
 }
 
+// Records have whole milliseconds: a delay is never cut to less than it must be.
+func TestForceDelayIsRoundedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		if _, err := a.Acquire(ctx, "k", leases.Terms{TTL: 5071 * time.Millisecond}); err != nil {
+			t.Fatal(err)
+		}
+		f, err := b.PlanForce(ctx, "k", leases.Force{By: "me", Reason: "test", NoWatch: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		forced, err := b.Force(ctx, f)
+		if err != nil || forced.After.LockDelay() != 5325*time.Millisecond {
+			t.Errorf("lock delay %v, error %v", forced.After.LockDelay(), err)
+		}
+	})
+}
+
 // A killed session stays for a day after its lock delay.
 func TestKilledSessionOutlivesItsDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
