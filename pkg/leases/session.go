@@ -417,6 +417,9 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 		}
 	}
 	if ours {
+		p.mu.Lock()
+		e.tries = nil // the release may land whenever: what is there is never rested on (L4)
+		p.mu.Unlock()
 		next := p.rules.released(item.Record, p.fresh())
 		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
 		o, _, err := p.write(ctx, "release", item, next, "")

@@ -1,6 +1,7 @@
 package leases_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -179,6 +180,44 @@ func TestForceDelayIsRoundedUp(t *testing.T) {
 		forced, err := b.Force(ctx, f)
 		if err != nil || forced.After.LockDelay() != 5325*time.Millisecond {
 			t.Errorf("lock delay %v, error %v", forced.After.LockDelay(), err)
+		}
+	})
+}
+
+// A key is never rested on while its release may still land, also where that was
+// sent for an acquire of unknown outcome.
+func TestSettledKeyIsNotFoundAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := &lossy{Memory: leases.NewMemory(nil)}
+		a := newProcess(t, table, "a")
+		terms := leases.Terms{TTL: 10 * time.Second, Session: true}
+		var late []leases.Write
+		lose := func(_ context.Context, w leases.Write) { late = append(late, w) }
+		land := func() error {
+			_, err := table.Memory.Write(ctx, late[len(late)-1])
+			return err
+		}
+		table.next = lose
+		if _, err := a.Acquire(ctx, "k", terms); !errors.Is(err, leases.ErrUnknown) {
+			t.Fatal(err)
+		}
+		if err := land(); err != nil {
+			t.Fatal(err)
+		}
+		table.next = lose
+		if _, err := a.RenewSession(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Settle(ctx); !errors.Is(err, leases.ErrUnknown) {
+			t.Fatalf("release that gets lost: %v", err)
+		}
+		l, err := a.Acquire(ctx, "k", terms)
+		if err != nil || l.Epoch() != 2 {
+			t.Fatalf("acquire at epoch %d while a release of 1 may land: %v", l.Epoch(), err)
+		}
+		if err := land(); !errors.Is(err, leases.ErrConflict) {
+			t.Errorf("the release lands: %v", err)
 		}
 	})
 }
