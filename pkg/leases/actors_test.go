@@ -32,7 +32,9 @@ func (a *actor) renew(l *Lease, terms Terms) error {
 	h := &a.s.history
 	o := h.begin(a, "renew", l.key)
 	err := a.p.Renew(bg, l, terms)
-	if err == nil && !h.confirmed(o) {
+	if l.session != nil {
+		o.kind = "nothing" // the key's record stays as it is
+	} else if err == nil && !h.confirmed(o) {
 		a.s.fail(unprovenSuccess, "%s: %s renewed epoch %d", l.key, a.instance, l.epoch)
 	}
 	h.finish(o, &l.item.Record, err)
@@ -92,7 +94,7 @@ func holder(a *actor) {
 	kept, obeys := a.s.coin(0.7), a.s.coin(0.7)
 	// One that looks often takes a key as soon as it can, and one that is slow
 	// to renew lets its time run out.
-	eager, slow := a.s.coin(0.3), a.s.coin(0.3)
+	eager, slow := a.s.coin(0.3) || a.s.sessions && a.s.coin(0.3), a.s.coin(0.3)
 	for {
 		key, terms := a.pick(), a.terms(kept)
 		l, err := a.acquire(key, terms)
@@ -144,7 +146,10 @@ func revoker(a *actor) {
 		item, err := a.p.Revoke(bg, key, a.name, "test")
 		var r *Record
 		if err == nil {
-			r = &item.Record
+			if r = &item.Record; r.Session {
+				o.kind = "read" // the mark is on its session
+				a.s.history.isMarked(a, r)
+			}
 		}
 		a.s.history.finish(o, r, err)
 	}
@@ -242,6 +247,9 @@ func viewer(a *actor) {
 }
 
 func (s *sim) alive(instance string) bool {
+	if x := s.history.sessions[instance]; x != nil {
+		return !x.owner.dead
+	}
 	for _, a := range s.actors {
 		if a.instance == instance {
 			return !a.dead
@@ -260,7 +268,11 @@ func (s *sim) simulate() *violation {
 			names, programs[name] = append(names, name), program
 		}
 	}
-	add(2+s.rng.IntN(3), "holder", holder)
+	if s.sessions {
+		s.addSessionActors(add)
+	} else {
+		add(2+s.rng.IntN(3), "holder", holder)
+	}
 	if s.coin(0.6) { // otherwise holders are among themselves
 		add(s.rng.IntN(3), "revoker", revoker)
 		add(s.rng.IntN(3), "forcer", forcer)
@@ -318,15 +330,33 @@ func (s *sim) live(name string, program func(*actor)) {
 // while others mark it.
 func (s *sim) calmDown() {
 	s.now = s.chaos
+	var survivors []*actor // that keep their sessions alive
 	for _, a := range s.actors {
+		if !a.dead && a.p.session != nil && a.survives && s.coin(0.5) {
+			survivors = append(survivors, a)
+			continue
+		}
 		a.kill()
 	}
-	taken := 0
+	taken := map[string]bool{}
+	settled := func() bool {
+		for _, key := range s.keys {
+			ok := taken[key]
+			for _, a := range survivors {
+				b := a.beliefs[key]
+				ok = ok || b != nil && b.over > s.now
+			}
+			if !ok {
+				return false
+			}
+		}
+		return true
+	}
 	for _, key := range s.keys {
 		s.spawn("heir", func(a *actor) {
 			for {
 				if l, err := a.acquire(key, Terms{TTL: s.ttl[1]}); err == nil && l.Left() > 0 {
-					taken++
+					taken[key] = true
 					return
 				}
 				a.sleep(poll)
@@ -335,11 +365,11 @@ func (s *sim) calmDown() {
 		s.after(s.between(0, s.ttl[1]), func() { s.spawn("revoker", revoker) })
 	}
 	limit := s.chaos
-	for limit < s.chaos+time.Minute && s.failed == nil && taken < len(s.keys) {
+	for limit < s.chaos+time.Minute && s.failed == nil && !settled() {
 		limit += time.Second
-		s.run(limit, func() bool { return taken == len(s.keys) })
+		s.run(limit, settled)
 	}
-	if s.failed == nil && taken < len(s.keys) {
+	if s.failed == nil && !settled() {
 		s.fail(deadKeyKept, "not in a minute")
 	}
 }

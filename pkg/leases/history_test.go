@@ -28,6 +28,10 @@ type history struct {
 	keys map[string]*chain
 	ops  []*op
 	tick int64
+
+	versions map[string]Record // of all keys
+	sessions map[string]*span
+	order    []string // of the sessions' beginnings
 }
 
 // chain is what the versions of one key have shown.
@@ -56,12 +60,13 @@ type tenure struct {
 // belief is what a process believes of a key.
 type belief struct {
 	tenure
-	over time.Duration // true time at which it begins to stop its work
-	busy time.Duration // and at which it has stopped it
+	session bool
+	over    time.Duration // true time at which it begins to stop its work
+	busy    time.Duration // and at which it has stopped it
 }
 
 func newHistory(s *sim) history {
-	h := history{s: s, keys: map[string]*chain{}}
+	h := history{s: s, keys: map[string]*chain{}, versions: map[string]Record{}, sessions: map[string]*span{}}
 	for _, key := range s.keys {
 		h.keys[key] = &chain{
 			nonces: map[string]bool{}, owners: map[uint64]string{}, struck: map[uint64]bool{}, freed: map[tenure]bool{},
@@ -71,9 +76,11 @@ func newHistory(s *sim) history {
 }
 
 // applied checks a record that was just stored, by a force if how is set.
-func (h *history) applied(r Record, how *Force) {
+func (h *history) applied(by *actor, r Record, version string, how *Force) {
 	s, c := h.s, h.keys[r.Key]
 	old := c.last
+	h.versions[version] = r
+	h.overSession(by, old, r, how)
 	acquired := r.State == Held && (old.State != Held || old.Instance != r.Instance || old.Epoch != r.Epoch)
 	switch {
 	case r.Epoch < c.highest:
@@ -94,11 +101,11 @@ func (h *history) applied(r Record, how *Force) {
 		}
 		for _, a := range s.actors {
 			b := a.beliefs[r.Key]
-			if b == nil || b.tenure != (tenure{old.Instance, old.Epoch}) || c.struck[b.epoch] {
+			if b == nil || b.tenure != (tenure{old.Instance, old.Epoch}) || c.struck[b.epoch] || h.vandalized(b) {
 				continue
 			}
 			end := b.busy
-			if acquired && r.Instance == old.Instance {
+			if acquired && (r.Instance == old.Instance || a == by) {
 				end = b.over // the same process may begin again while it still stops
 			}
 			if end > s.now {
@@ -138,8 +145,11 @@ const poll = 500 * time.Millisecond
 func (h *history) latest(c *chain, r Record) time.Duration {
 	s := h.s
 	from, term := max(s.chaos, c.living), r.TTL()
-	if r.State == Released {
+	switch {
+	case r.State == Released:
 		term = r.LockDelay()
+	case r.Session:
+		from, term = h.sessions[r.Instance].until(from)
 	}
 	if s.undated {
 		term = time.Duration(float64(s.rules.watch(term)) / 0.95)
@@ -164,35 +174,36 @@ func (h *history) bound(c *chain, r Record) {
 // nothing but time changes that.
 func (h *history) observe(a *actor) {
 	s := h.s
+	h.observeSession(a)
 	for _, key := range s.keys {
 		l := a.leases[key]
 		if l == nil || a.dead {
 			continue
 		}
-		b := &belief{tenure: tenure{l.instance, l.epoch}}
-		if l.ended == nil && !l.letGo {
-			b.over, b.busy = a.trueAt(l.deadline), a.trueAt(l.deadline+l.terms.Stop)
+		b := &belief{tenure: tenure{l.instance, l.epoch}, session: l.session != nil}
+		if b.busy = a.working[key]; l.ended == nil && !l.letGo && (!b.session || a.trusts(l)) {
+			// What it was doing until then may still need its time to stop.
+			b.over, b.busy = a.trueAt(l.until()), a.trueAt(l.until()+l.terms.Stop)
 		}
 		old := a.beliefs[key]
 		a.beliefs[key] = b
 		if b.over <= s.now {
-			// What it was doing until then may still need its time to stop.
-			if l.letGo || l.ended != nil {
-				b.busy = 0
-			}
 			continue
+		}
+		if b.session {
+			h.believes(a, l, b)
 		}
 		c := h.keys[key]
 		if old != nil && old.tenure == b.tenure && old.over <= s.now {
 			s.fail(beliefAfterEnd, "%s: %s believes again in epoch %d", key, a.instance, b.epoch)
 		}
 		if c.last.State != Held || c.last.Epoch != b.epoch || c.last.Instance != b.instance {
-			if !c.struck[b.epoch] {
+			if !c.struck[b.epoch] && !h.vandalized(b) {
 				s.fail(beliefAfterEnd, "%s: %s believes in epoch %d, the record is %s", key, a.instance, b.epoch, describe(&c.last))
 			}
 		}
 		for _, other := range s.actors {
-			if o := other.beliefs[key]; other != a && o != nil && o.busy > s.now {
+			if o := other.beliefs[key]; other != a && o != nil && o.busy > s.now && !h.vandalized(b) && !h.vandalized(o) {
 				s.fail(twoBelievers, "%s: %s at epoch %d, and %s at epoch %d until %v", key, a.instance, b.epoch, other.instance, o.epoch, o.busy)
 			}
 		}
@@ -238,7 +249,7 @@ func (h *history) writeResource(key string, t tenure) {
 
 // op is one operation on a key, for the search of an order that explains all.
 type op struct {
-	kind      string // acquire, renew, release, revoke, force, read
+	kind      string // acquire, renew, release, revoke, force, read, session, nothing
 	key       string
 	actor     *actor
 	call, end int64
@@ -278,7 +289,7 @@ func (h *history) finish(o *op, r *Record, err error) {
 	if errors.As(err, &held) {
 		h.ops = append(h.ops, &op{kind: "read", key: o.key, actor: o.actor, call: o.call, end: h.tick, after: registerOf(&held.Record)})
 	}
-	if err == nil {
+	if err == nil && r != nil {
 		o.maybe, o.after = false, registerOf(r)
 		if !o.asked {
 			o.kind = "nothing" // it has answered from what it knew
@@ -354,6 +365,20 @@ func (h *history) linearizable() {
 			h.s.fail(notLinearizable, "%s: %d operations are too many to say", key, len(ops))
 		}
 	}
+}
+
+// aside begins the release of a key that a process gives back by the way.
+func (h *history) aside(a *actor, key string) *op {
+	o := &op{kind: "release", key: key, actor: a, call: h.moment(), maybe: true}
+	o.end = o.call
+	h.ops = append(h.ops, o)
+	return o
+}
+
+// moment is a point in the order of all that processes do and learn.
+func (h *history) moment() int64 {
+	h.tick++
+	return h.tick
 }
 
 // arrived notes that something that an operation sent has reached the store.

@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("lease.seeds", 0, "how many seeds the simulation of leases runs; by default 1000, and 100 where time is short")
+	seedsFlag = flag.Int("lease.seeds", 0, "how many seeds each simulation of leases runs; by default 1000 with sessions and 600 without, and 100 where time is short")
 	seedFlag  = flag.Uint64("lease.seed", 0, "the one seed to run, with its events")
 )
 
@@ -18,6 +18,16 @@ var raced bool
 
 func hurried() bool { return testing.Short() || raced }
 
+func seeds(usual uint64) uint64 {
+	switch {
+	case *seedsFlag != 0:
+		return uint64(*seedsFlag)
+	case hurried():
+		return 100
+	}
+	return usual
+}
+
 // TestSimulation runs the protocol against everything that can go wrong. A seed
 // that fails does so again: go test ./pkg/leases -run TestSimulation -lease.seed N
 func TestSimulation(t *testing.T) {
@@ -25,14 +35,7 @@ func TestSimulation(t *testing.T) {
 		replay(t, *seedFlag, lawful{}, nil)
 		return
 	}
-	seeds := *seedsFlag
-	switch {
-	case seeds == 0 && hurried():
-		seeds = 100
-	case seeds == 0:
-		seeds = 1000
-	}
-	for seed := range uint64(seeds) {
+	for seed := range seeds(600) {
 		if newSim(seed+1, lawful{}, nil).simulate() != nil {
 			replay(t, seed+1, lawful{}, nil)
 			return
@@ -42,10 +45,13 @@ func TestSimulation(t *testing.T) {
 
 // TestReplay shows that a seed is all there is to a run.
 func TestReplay(t *testing.T) {
-	for seed := range uint64(5) {
+	for seed := range uint64(10) {
 		var logs [2]string
 		for i := range logs {
 			s := newSim(seed+1, lawful{}, nil)
+			if seed%2 == 0 {
+				s = newSessionSim(seed+1, brisk{})
+			}
 			s.logging = true
 			s.simulate()
 			logs[i] = s.log.String()
@@ -59,6 +65,30 @@ func TestReplay(t *testing.T) {
 // replay runs a seed again and shows its events.
 func replay(t *testing.T, seed uint64, r rules, d damage) {
 	s := newSim(seed, r, d)
+	s.logging = true
+	if v := s.simulate(); v != nil {
+		t.Errorf("seed %d: %v", seed, v)
+	}
+	t.Logf("seed %d: dates %+v, undated %v, faults %v\n%s", seed, s.dates, s.undated, s.faults, s.log.String())
+}
+
+// TestSessionSimulation is TestSimulation of keys that are held under sessions and
+// by themselves, side by side.
+func TestSessionSimulation(t *testing.T) {
+	if *seedFlag != 0 {
+		replaySessions(t, *seedFlag, brisk{})
+		return
+	}
+	for seed := range seeds(1000) {
+		if newSessionSim(seed+1, brisk{}).simulate() != nil {
+			replaySessions(t, seed+1, brisk{})
+			return
+		}
+	}
+}
+
+func replaySessions(t *testing.T, seed uint64, r rules) {
+	s := newSessionSim(seed, r)
 	s.logging = true
 	if v := s.simulate(); v != nil {
 		t.Errorf("seed %d: %v", seed, v)

@@ -18,9 +18,7 @@ import (
 // goes on when. All chance comes from one seed, so a run repeats exactly.
 //
 // What a run checks is in history_test.go, what the processes do in
-// actors_test.go. Another kind of object needs a row kind in the store, a
-// method of simTable that calls actor.request, and its own checks on
-// sim.wrote.
+// actors_test.go. Sessions are in the files of these names with session_ before.
 
 // world is what a run is made of, drawn from the seed before it begins.
 type world struct {
@@ -35,6 +33,10 @@ type world struct {
 	damage damage // nil for a store that does its part
 
 	readsFirst bool // new owners break L11
+
+	sessions    bool // some processes hold keys under sessions
+	closesEarly bool // they close and release before the work has stopped
+	unsettled   bool // they never look at what became of their writes
 }
 
 // damage is a broken store: it changes a write that arrives, and says whether
@@ -49,6 +51,7 @@ type sim struct {
 	events  events
 	pushed  int
 	rows    map[string]simRow
+	spans   map[string]simRow // of sessions
 	version int
 	notes   map[string]bool
 	actors  []*actor
@@ -74,7 +77,7 @@ func (v *violation) String() string { return v.invariant + ": " + v.what }
 
 func newSim(seed uint64, r rules, d damage) *sim {
 	s := &sim{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), rows: map[string]simRow{}, notes: map[string]bool{},
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), rows: map[string]simRow{}, spans: map[string]simRow{}, notes: map[string]bool{},
 	}
 	s.world = drawWorld(s.rng)
 	s.rules, s.damage = r, d
@@ -206,6 +209,12 @@ type actor struct {
 	leases  map[string]*Lease
 	beliefs map[string]*belief
 	raised  map[*Lease]bool // whose epoch the resource knows
+
+	working  map[string]time.Duration // true time until which work on a key goes on, besides that of a believer
+	survives bool
+	trusted  belief   // of its session
+	marked   []*Lease // that it is asked to give up
+	knows    knowledge
 }
 
 // crashed unwinds the stack of a coroutine that is to end.
@@ -217,6 +226,7 @@ func (s *sim) spawn(name string, program func(*actor)) *actor {
 		s: s, name: name, instance: fmt.Sprintf("%s-%d", name, len(s.actors)),
 		start: s.now - s.between(0, time.Hour), rate: 1 + (2*s.rng.Float64()-1)*0.049, wall: s.between(-time.Minute, time.Minute),
 		leases: map[string]*Lease{}, beliefs: map[string]*belief{}, raised: map[*Lease]bool{},
+		working: map[string]time.Duration{}, knows: newKnowledge(),
 	}
 	a.far = !s.calm() && s.coin(0.15)
 	if s.coin(0.5) { // the bounds are where it matters
@@ -388,9 +398,12 @@ func (c simClock) Sleep(_ context.Context, d time.Duration) error {
 type simTable struct{ a *actor }
 
 func (t simTable) Get(_ context.Context, key string) (Row, error) {
-	r := t.a.request("get "+key, func() reply { return t.a.s.get(key) })
+	r := t.a.request("get "+key, func() reply { return t.a.s.get(t.a.s.rows, key) })
 	if errors.Is(r.err, ErrUnknown) || errors.Is(r.err, ErrConflict) {
 		r.err = errRefused // a read has no outcome
+	}
+	if r.err == nil {
+		t.a.knows.read[r.row.Version] = t.a.s.history.moment()
 	}
 	return r.row, r.err
 }
@@ -402,10 +415,14 @@ func (t simTable) Write(_ context.Context, w Write) (string, error) {
 	}
 	a := t.a
 	o, how := a.op, a.force
+	if o.key != w.Key {
+		o = a.s.history.aside(a, w.Key)
+	}
 	o.wrote = append(o.wrote, record)
+	a.s.history.sends(a, w.Version, &record)
 	r := a.request(fmt.Sprintf("write %s over %s: %s", w.Key, w.Version, describe(&record)), func() reply {
 		a.s.history.arrived(o)
-		return a.s.write(w, how)
+		return a.s.write(a, w, how)
 	})
 	return r.version, r.err
 }
@@ -447,15 +464,15 @@ func (s *sim) clock(at time.Duration) time.Time {
 	return t
 }
 
-func (s *sim) get(key string) reply {
-	row, ok := s.rows[key]
+func (s *sim) get(rows map[string]simRow, key string) reply {
+	row, ok := rows[key]
 	if !ok {
 		return reply{err: ErrNotFound}
 	}
 	return reply{row: Row{Key: key, Name: key, Body: row.body, Version: row.version, Dated: row.dated, Now: s.clock(s.now)}}
 }
 
-func (s *sim) write(w Write, how *Force) reply {
+func (s *sim) write(a *actor, w Write, how *Force) reply {
 	remove := false
 	if s.damage != nil {
 		remove = s.damage(s, &w)
@@ -469,7 +486,7 @@ func (s *sim) write(w Write, how *Force) reply {
 	if err != nil {
 		panic(err)
 	}
-	s.history.applied(record, how)
+	s.history.applied(a, record, version, how)
 	if remove {
 		delete(s.rows, w.Key)
 	} else {
@@ -482,6 +499,9 @@ func describe(r *Record) string {
 	text := fmt.Sprintf("%s %s epoch %d ttl %v nonce %.4s", r.State, r.Instance, r.Epoch, r.TTL(), r.Nonce)
 	if r.Kept {
 		text += " kept"
+	}
+	if r.Session {
+		text += " session"
 	}
 	if r.Revoke != nil {
 		text += " marked"
