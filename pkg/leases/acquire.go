@@ -85,6 +85,9 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 	if err := p.judge(ctx, item); err != nil {
 		return nil, err
 	}
+	if item.Session != nil && item.Session.Err != nil {
+		return nil, item.Session.Err
+	}
 	if !item.Life.Over {
 		if p.names(&r) && r.State == Held {
 			return nil, &RefusedError{key, r, "this process has it and was asked to let go: release it first"}
