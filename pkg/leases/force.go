@@ -169,6 +169,10 @@ func (p *Process) forceSession(ctx context.Context, f *Forcing) error {
 		return err
 	}
 	p.mu.Lock()
+	if p.knownClosed(s.Key) != nil { // by the watch of another key
+		p.mu.Unlock()
+		return nil
+	}
 	w := p.watches[s.Key]
 	if w != nil {
 		p.mu.Unlock()

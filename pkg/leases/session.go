@@ -544,10 +544,7 @@ func (p *Process) fenceOnce(ctx context.Context, judged *SessionItem) (*SessionI
 			return nil, &BackendError{"fence session", judged.Key, ctx.Err()}
 		}
 	}
-	p.View.mu.Lock()
-	closed := p.closed[judged.Key]
-	p.View.mu.Unlock()
-	if closed != nil {
+	if closed := p.knownClosed(judged.Key); closed != nil {
 		p.mu.Unlock()
 		return closed, nil
 	}

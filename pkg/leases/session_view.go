@@ -155,6 +155,13 @@ func (v *View) rememberClosed(s *SessionItem) {
 	v.closed[s.Session.Instance] = s
 }
 
+// knownClosed is a session that was seen closed, with no lock delay left, or nil.
+func (v *View) knownClosed(instance string) *SessionItem {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.closed[instance]
+}
+
 // holder reads the session that a key's record names, which it was read before.
 func (v *View) holder(ctx context.Context, instance string) (*SessionItem, error) {
 	v.mu.Lock()
