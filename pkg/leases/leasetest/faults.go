@@ -27,6 +27,9 @@ type faulty struct {
 	next []fault
 	late []func()
 	sent time.Time // when the last write was
+
+	before  func(leases.Write) // called with each write, if it is set
+	written []leases.Write     // those that were confirmed
 }
 
 // keeper is what faulty is of a table that keeps lives.
@@ -52,11 +55,42 @@ func (f *fixture) faulty(node string) (*leases.Process, *faulty) {
 	return f.processOn(w, node), w
 }
 
+// withSessions is what faulty is of a table that keeps sessions, whose writes have
+// faults of their own.
+type withSessions struct {
+	*faulty
+	sessions *faulty
+	table    leases.SessionTable
+}
+
+func (w withSessions) SessionReader() leases.Reader { return w.sessions }
+func (w withSessions) SessionTable() leases.Table   { return w.sessions }
+func (w withSessions) DeleteSession(ctx context.Context, instance, version string) error {
+	return w.table.DeleteSession(ctx, instance, version)
+}
+
+// faultySessions returns a process on a table that keeps sessions, with the faults
+// of keys and of sessions.
+func (f *fixture) faultySessions(node string) (p *leases.Process, keys, sessions *faulty) {
+	f.Helper()
+	keys, sessions = &faulty{Table: f.table}, &faulty{Table: f.sessions.SessionTable()}
+	return f.processOn(withSessions{keys, sessions, f.sessions}, node), keys, sessions
+}
+
 // then says what happens to the writes that come next.
 func (w *faulty) then(faults ...fault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next = faults
+}
+
+// take returns the writes that were confirmed since it was called last.
+func (w *faulty) take() []leases.Write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	written := w.written
+	w.written = nil
+	return written
 }
 
 // arrive lets the late writes arrive.
@@ -79,10 +113,20 @@ func (w *faulty) Write(ctx context.Context, write leases.Write) (string, error) 
 	if len(w.next) > 0 {
 		kind, w.next = w.next[0], w.next[1:]
 	}
+	before := w.before
 	w.mu.Unlock()
+	if before != nil {
+		before(write)
+	}
 	switch kind {
 	case none:
-		return w.Table.Write(ctx, write)
+		version, err := w.Table.Write(ctx, write)
+		if err == nil {
+			w.mu.Lock()
+			w.written = append(w.written, write)
+			w.mu.Unlock()
+		}
+		return version, err
 	case replyLost:
 		w.Table.Write(ctx, write)
 	case requestLate:

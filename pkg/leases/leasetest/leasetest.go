@@ -40,6 +40,21 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"request lost", testRequestLost},
 		{"request late", testRequestLate},
 		{"race", testRace},
+		{"session of many keys", testSession},
+		{"session without effect", testSessionWithoutEffect},
+		{"session before its keys", testSessionFirst},
+		{"session marks", testSessionMarks},
+		{"session marks without end", testSessionMaxMarks},
+		{"session closed by another", testSessionClosed},
+		{"session deleted by hand", testSessionDeleted},
+		{"session killed", testSessionKilled},
+		{"sessions that are not understood", testBadSessions},
+		{"session replies lost", testSessionReplyLost},
+		{"session requests lost", testSessionRequestLost},
+		{"session requests late", testSessionRequestLate},
+		{"session fenced on what was judged", testSessionFence},
+		{"session housekeeping", testSessionHousekeeping},
+		{"session race", testSessionRace},
 	}
 	waiting := []contract{
 		{"lapse", testLapse},
@@ -48,6 +63,9 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"force without a watch", testForceNoWatch},
 		{"lives", testLives},
 		{"sessions", testSessions},
+		{"session force", testSessionForce},
+		{"session force of the dead", testSessionForceDead},
+		{"session kill ends", testSessionKillEnds},
 	}
 	// Those that wait do it all at once, however few tests run in parallel, and
 	// beside those that do not.
@@ -71,6 +89,9 @@ func (c contract) test(t *testing.T, newTable func(t *testing.T) leases.Table) {
 	t.Run(c.name, func(t *testing.T) {
 		f := &fixture{T: t, table: newTable(t)}
 		f.lives, _ = f.table.(leases.Lives)
+		if f.lives == nil {
+			f.sessions, _ = f.table.(leases.SessionTable)
+		}
 		c.run(f)
 	})
 }
@@ -80,6 +101,8 @@ type fixture struct {
 	*testing.T
 	table leases.Table
 	lives leases.Lives // nil for most tables
+	// sessions is nil for tables that keep none.
+	sessions leases.SessionTable
 }
 
 // long is a TTL that no test outlasts.

@@ -47,6 +47,106 @@ var mutants = map[string]string{
 	"clock runs ahead":         "lapse",
 	"keys are in upper case":   "odd keys",
 	"unknown writes come late": "reply lost",
+
+	"session writes drop marks":     "session marks",
+	"session keeps no date":         "session marks",
+	"marks are dated anew":          "session marks",
+	"marks are one":                 "session marks without end",
+	"session versions do not count": "session fenced on what was judged",
+	"session comes again":           "session deleted by hand",
+	"session is opened again":       "session closed by another",
+	"session outlives its fence":    "session race",
+	"lock delay is forgotten":       "session killed",
+	"sessions run ahead":            "sessions",
+	"sessions are dated now":        "session housekeeping",
+	"bad sessions are missing":      "sessions that are not understood",
+	"sessions come late":            "session replies lost",
+}
+
+// SessionReader reads the sessions.
+func (m *mutant) SessionReader() leases.Reader { return m.SessionTable() }
+
+// SessionTable has the sessions, with what is wrong with those.
+func (m *mutant) SessionTable() leases.Table { return &sessionMutant{m.Memory.SessionTable(), m.kind} }
+
+// DeleteSession removes a session.
+func (m *mutant) DeleteSession(ctx context.Context, instance, version string) error {
+	if m.kind == "session comes again" {
+		return nil
+	}
+	return m.Memory.DeleteSession(ctx, instance, version)
+}
+
+// sessionMutant is a table of sessions with one thing wrong.
+type sessionMutant struct {
+	leases.Table
+	kind string
+}
+
+func (m *sessionMutant) Write(ctx context.Context, w leases.Write) (string, error) {
+	row, _ := m.Table.Get(ctx, w.Key)
+	old, oldErr := leases.DecodeSession(row.Body)
+	s, err := leases.DecodeSession(w.Body)
+	if err != nil || oldErr != nil {
+		return m.Table.Write(ctx, w)
+	}
+	change := func(change func()) {
+		change()
+		w.Body = s.Encode()
+	}
+	switch m.kind {
+	case "session writes drop marks":
+		if s.Nonce != old.Nonce {
+			change(func() { s.Marks = nil })
+		}
+	case "session keeps no date":
+		change(func() { s.Dated = nil })
+	case "marks are dated anew":
+		if s.Dated != nil {
+			change(func() { *s.Dated = s.Dated.Add(time.Second) })
+		}
+	case "marks are one":
+		if len(s.Marks) > 1 {
+			change(func() { s.Marks = s.Marks[:1] })
+		}
+	case "session versions do not count":
+		if w.Version != "" {
+			w.Version = row.Version
+		}
+	case "session is opened again":
+		if old.State == leases.SessionClosed || s.State == leases.SessionClosed {
+			change(func() { s.State, s.Why = leases.SessionOpen, "" })
+		}
+	case "session outlives its fence":
+		if s.Why == leases.WhyLapsed {
+			return row.Version + "+", nil
+		}
+	case "lock delay is forgotten":
+		change(func() { s.LockDelayMS = 0 })
+	case "sessions come late":
+		if s.State == leases.SessionClosed {
+			return "", leases.ErrUnknown
+		}
+	}
+	return m.Table.Write(ctx, w)
+}
+
+func (m *sessionMutant) Get(ctx context.Context, key string) (leases.Row, error) {
+	row, err := m.Table.Get(ctx, key)
+	switch m.kind {
+	case "sessions run ahead":
+		row.Now = row.Now.Add(900 * time.Millisecond)
+	case "sessions are dated now":
+		if s, err := leases.DecodeSession(row.Body); err == nil {
+			s.Dated = nil
+			row.Body = s.Encode()
+		}
+	case "bad sessions are missing":
+		if _, decodeErr := leases.DecodeSession(row.Body); err == nil && decodeErr != nil {
+			return leases.Row{}, leases.ErrNotFound
+		}
+	}
+	return row, err
 }
 
 func (m *mutant) Write(ctx context.Context, w leases.Write) (string, error) {

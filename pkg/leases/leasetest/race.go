@@ -35,6 +35,8 @@ type order struct {
 	URL     string
 	Environ map[string]string
 	Node    string
+	// Dead says that there are keys of a dead session, too.
+	Dead bool
 }
 
 // Child does the work of a child process and ends it, where this is one. A test
@@ -70,6 +72,11 @@ func race(text string) error {
 	if _, err := fmt.Scanln(new(string)); err != nil { // all begin at once
 		return err
 	}
+	if o.Dead {
+		if err := raceForDead(ctx, p); err != nil {
+			return err
+		}
+	}
 	for range raceRounds {
 		for n := range raceKeys {
 			key := fmt.Sprint("race/", n)
@@ -90,6 +97,51 @@ func race(text string) error {
 	return nil
 }
 
+// raceForDead takes the keys of a dead session, and keeps them.
+func raceForDead(ctx context.Context, p *leases.Process) error {
+	for n := range raceKeys {
+		key := fmt.Sprint("dead/", n)
+		for {
+			l, err := p.Acquire(ctx, key, underSession)
+			var heldByOther *leases.HeldError
+			switch {
+			case err == nil:
+				fmt.Println("owner", key, l.Epoch())
+			case errors.As(err, &heldByOther) && heldByOther.Record.Instance == raceDead,
+				errors.Is(err, leases.ErrUnknown), errors.Is(err, leases.ErrConflict):
+				time.Sleep(5 * time.Millisecond)
+				continue
+			case !errors.As(err, &heldByOther):
+				return err
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// raceDead is the instance whose session is dead.
+const raceDead = "gone"
+
+// leaveDead leaves a dead session with its keys, where a table keeps sessions.
+func leaveDead(ctx context.Context, table leases.Table) (bool, error) {
+	sessions, ok := table.(leases.SessionTable)
+	if _, lives := table.(leases.Lives); lives || !ok {
+		return false, nil
+	}
+	s := deadSession(raceDead)
+	if _, err := sessions.SessionTable().Write(ctx, leases.Write{Key: raceDead, Body: s.Encode()}); err != nil {
+		return false, err
+	}
+	for n := range raceKeys {
+		key := fmt.Sprint("dead/", n)
+		if _, err := table.Write(ctx, leases.Write{Key: key, Body: keyOf(raceDead, key)}); err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // lookup makes some variables a whole environment.
 func lookup(environ map[string]string) leases.Env {
 	return func(name string) (string, bool) {
@@ -100,10 +152,19 @@ func lookup(environ map[string]string) leases.Env {
 
 // Race lets several processes of the operating system go for the same keys of
 // the table at a URL, which is empty. No epoch of a key has two owners, and none
-// was given to nobody. Environ is their whole environment for [leases.Open].
+// was given to nobody. Where the table keeps sessions, they also go for the keys of
+// a dead one, each of which one of them gets. Environ is their whole environment for [leases.Open].
 func Race(t *testing.T, url string, environ map[string]string) {
 	t.Helper()
 	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := leases.Open(t.Context(), url, lookup(environ))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead, err := leaveDead(t.Context(), table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +175,7 @@ func Race(t *testing.T, url string, environ map[string]string) {
 	}
 	var children []child
 	for i := range racers {
-		text, err := json.Marshal(order{url, environ, fmt.Sprint("racer-", i)})
+		text, err := json.Marshal(order{url, environ, fmt.Sprint("racer-", i), dead})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,10 +219,6 @@ func Race(t *testing.T, url string, environ map[string]string) {
 			t.Errorf("racer %d: %v", i, err)
 		}
 	}
-	table, err := leases.Open(t.Context(), url, lookup(environ))
-	if err != nil {
-		t.Fatal(err)
-	}
 	view := leases.NewView(table, nil)
 	for n := range raceKeys {
 		key := fmt.Sprint("race/", n)
@@ -175,4 +232,21 @@ func Race(t *testing.T, url string, environ map[string]string) {
 		}
 	}
 	t.Logf("%d tenures of %d keys", len(owners), raceKeys)
+	if !dead {
+		return
+	}
+	for n := range raceKeys {
+		key := fmt.Sprint("dead/", n)
+		item, err := view.Current(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// An acquire of unknown outcome that has landed is taken again, one epoch higher.
+		if _, ok := owners[fmt.Sprint(key, " ", item.Record.Epoch)]; tenures[key] != 1 || !ok || item.Record.Epoch < 2 {
+			t.Errorf("%s had %d owners, and has the record %+v", key, tenures[key], item.Record)
+		}
+	}
+	if s, err := view.Session(t.Context(), raceDead); err != nil || s.Session.Why != leases.WhyLapsed {
+		t.Errorf("the dead session is %+v, error %v", s, err)
+	}
 }
