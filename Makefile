@@ -25,7 +25,7 @@ test-peers: ## test beside the real Sleet, which cargo builds once, for minutes 
 	cd test/peers && go test -tags peers -timeout 40m $(PEERSFLAGS)
 
 lint: ## vet and the pinned linter
-	@for m in $(MODULES); do (cd $$m && go vet -tags peers ./... && go run $(STATICCHECK) -tags peers ./...) || exit 1; done
+	@for m in $(MODULES) test/etcd; do (cd $$m && go vet -tags peers ./... && go run $(STATICCHECK) -tags peers ./...) || exit 1; done
 
 fmt: ## fail where gofmt would change something
 	@test -z "$$(gofmt -l .)" || { echo "not formatted:"; gofmt -l .; exit 1; }

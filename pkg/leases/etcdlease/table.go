@@ -19,6 +19,12 @@
 // holder. A new leader gives all leases their full time again, so that a dead
 // process's keys can take that much longer to become free.
 //
+// Who revokes a process's etcd lease by hand, or deletes its alive key, says that
+// it is dead. If it is not, there are two believers until it next renews, which is
+// within a third of its TTL for one that can, and its deadline at the latest for
+// one that cannot: others may take its keys at once, and nothing tells it before.
+// Ask it with a mark, or release its keys with force and a lock delay, instead.
+//
 // URLs are etcd://HOST:PORT[,HOST:PORT…]/PREFIX, or etcds:// for TLS; without a
 // host, the endpoints are those of ETCDCTL_ENDPOINTS. The variables of etcdctl
 // say the rest: see [Open].
