@@ -83,6 +83,18 @@ func (e *CorruptError) Error() string {
 // Unwrap returns what is wrong with it.
 func (e *CorruptError) Unwrap() error { return e.Err }
 
+// BadSessionError says which session it is that a [*CorruptError] is about, also
+// where somebody asked for one of its keys.
+type BadSessionError struct {
+	Instance string
+	Err      error
+}
+
+func (e *BadSessionError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong with it.
+func (e *BadSessionError) Unwrap() error { return e.Err }
+
 // BackendError says that the store did not do its part. Unless errors.Is says
 // [ErrUnknown], nothing was written.
 type BackendError struct {

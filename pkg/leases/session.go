@@ -589,12 +589,50 @@ func (p *Process) free(ctx context.Context, item *Item) error {
 	return held(fenced.Life.Left)
 }
 
-// Kill closes another process's session, whose keys are all free after its lock
-// delay, which is at least what its holder needs to notice.
+// Killing is a kill of a session that was planned.
+type Killing struct {
+	Session *SessionItem // as read
+	// Delay is how long nobody takes its keys afterwards.
+	Delay time.Duration
+
+	next Session
+}
+
+// PlanKill reads a session and says what its kill would be. It changes nothing.
+// One that cannot be read is killed only where assumeTTL says what its TTL may be.
 //
 // Errors: [*RefusedError] (it is closed already), [*CorruptError],
 // [*BackendError]; ErrNotFound.
+func (v *View) PlanKill(ctx context.Context, instance string, delay, assumeTTL time.Duration) (*Killing, error) {
+	s, err := v.Session(ctx, instance)
+	k := &Killing{Session: s}
+	switch {
+	case err != nil && (s == nil || assumeTTL <= 0 || errors.Is(err, ErrNewer)):
+		return nil, err
+	case err != nil:
+		// Who wrote it cannot renew it: it is another version than its own.
+		at := v.clock.Now().UTC().Truncate(time.Millisecond)
+		k.next = Session{Version: RecordVersion, Instance: instance, TTLms: assumeTTL.Milliseconds(), Started: at, Renewed: at}
+	case s.Session.State == SessionClosed:
+		return nil, &RefusedError{Key: instance, Why: fmt.Sprintf("session %s is closed already (%s)", instance, s.Session.Why)}
+	default:
+		k.next = s.Session
+	}
+	k.Delay = v.rules.forceDelay(delay, k.next.TTL(), false, v.table.Dates())
+	k.next.State, k.next.Why, k.next.Dated, k.next.LockDelayMS = SessionClosed, WhyKilled, nil, k.Delay.Milliseconds()
+	return k, nil
+}
+
+// Kill closes another process's session, whose keys are all free after its lock
+// delay, which is at least what its holder needs to notice. Errors are those of
+// [View.PlanKill].
 func (p *Process) Kill(ctx context.Context, instance, by, reason string, delay time.Duration) (*SessionItem, error) {
+	return p.KillAssuming(ctx, instance, by, reason, delay, 0)
+}
+
+// KillAssuming is Kill, also of a session that cannot be read, for whose TTL
+// assumeTTL is taken.
+func (p *Process) KillAssuming(ctx context.Context, instance, by, reason string, delay, assumeTTL time.Duration) (*SessionItem, error) {
 	if by == "" || reason == "" {
 		return nil, fmt.Errorf("killing session %s needs who does it, and a reason", instance)
 	}
@@ -603,45 +641,50 @@ func (p *Process) Kill(ctx context.Context, instance, by, reason string, delay t
 	}
 	op := p.operation(instance)
 	audit := Audit{Version: RecordVersion, Op: op, Action: "kill-session", By: by, Reason: reason, Key: instance}
-	var last error
-	for try := range rounds {
-		s, err := p.Session(ctx, instance)
-		if err != nil {
-			return nil, err
-		}
-		if s.Session.State == SessionClosed {
-			return nil, &RefusedError{Key: instance, Why: fmt.Sprintf("session %s is closed already (%s)", instance, s.Session.Why)}
-		}
-		next := s.Session
-		d := p.rules.forceDelay(delay, s.Session.TTL(), false, p.table.Dates())
-		next.State, next.Why, next.Nonce, next.Dated = SessionClosed, WhyKilled, p.fresh(), nil
-		next.LockDelayMS = d.Milliseconds()
-		if try == 0 {
-			audit.SeenSession, audit.LockDelayMS = &s.Session, next.LockDelayMS
-			if err := p.append(ctx, audit, "-intent"); err != nil {
-				return nil, err
-			}
-		}
-		o, seen, err := p.writeSession(ctx, s, next, false)
-		if err == nil && o != applied {
-			last = &BackendError{"kill session", instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)}
-			continue
-		}
+	outcome := func(seen *SessionItem, err error) (*SessionItem, error) {
 		if audit.Outcome = "killed"; err != nil {
 			audit.Outcome, audit.Error = "failed", err.Error()
 			if errors.Is(err, ErrUnknown) {
 				audit.Outcome = "unknown"
 			}
 		}
+		// What was done is written down also where the caller has given up.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
 		if auditErr := p.append(ctx, audit, "-outcome"); auditErr != nil && err == nil {
 			err = fmt.Errorf("session %s was killed, and no record of it written: %w", instance, auditErr)
+		}
+		return seen, err
+	}
+	for try := range rounds {
+		k, err := p.PlanKill(ctx, instance, delay, assumeTTL)
+		if err != nil && try == 0 {
+			return nil, err
+		}
+		if err != nil {
+			return outcome(nil, err)
+		}
+		s := k.Session
+		if try == 0 {
+			audit.LockDelayMS, audit.SeenVersion = k.next.LockDelayMS, s.Version
+			if audit.SeenSession = &s.Session; s.Err != nil {
+				audit.SeenSession, audit.SeenBytes = nil, s.Body
+			}
+			if err := p.append(ctx, audit, "-intent"); err != nil {
+				return nil, err
+			}
+		}
+		k.next.Nonce = p.fresh()
+		o, seen, err := p.writeSession(ctx, s, k.next, false)
+		if err == nil && o != applied {
+			continue // it was renewed, or closed, meanwhile
 		}
 		if err == nil {
 			p.judgeSession(seen)
 		}
-		return seen, err
+		return outcome(seen, err)
 	}
-	return nil, last
+	return outcome(nil, &BackendError{"kill session", instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)})
 }
 
 // SessionRest is how long a closed session stays after its lock delay.

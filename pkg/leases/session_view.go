@@ -96,9 +96,9 @@ func (v *View) sessionItem(row Row, instance string) *SessionItem {
 	session, err := DecodeSession(row.Body)
 	switch {
 	case err != nil:
-		s.Err = &CorruptError{"session " + instance, row.Name, err}
+		s.Err = &CorruptError{"session " + instance, row.Name, &BadSessionError{instance, err}}
 	case session.Instance != instance:
-		s.Err = &CorruptError{"session " + instance, row.Name, ErrForeign}
+		s.Err = &CorruptError{"session " + instance, row.Name, &BadSessionError{instance, ErrForeign}}
 	default:
 		s.Session = session
 	}

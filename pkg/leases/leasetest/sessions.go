@@ -741,6 +741,30 @@ func testBadSessions(f *fixture) {
 		f.Errorf("keys and sessions are listed %d times, want %d", listed, want)
 	}
 
+	// Who says what its TTL may be kills one, but of a newer version.
+	for instance := range bad {
+		killed, err := p.KillAssuming(ctx, instance, "me", "a test", 0, long)
+		if instance == "newer" {
+			refused[*leases.CorruptError](f, "kill of "+instance, err)
+			continue
+		}
+		if err != nil || killed.Session.Why != leases.WhyKilled || killed.Session.LockDelay() != f.leastDelay(long) {
+			f.Fatalf("kill of %s: %+v, error %v", instance, killed, err)
+		}
+		_, err = p.Acquire(ctx, "key of "+instance, underSession)
+		refused[*leases.HeldError](f, "acquire inside the delay", err)
+		kept := 0
+		for _, n := range f.notes(leases.AuditPart(instance)) {
+			audit, err := leases.DecodeAudit(n)
+			if err == nil && audit.Action == "kill-session" && string(audit.SeenBytes) == bad[instance] {
+				kept++
+			}
+		}
+		if kept != 2 {
+			f.Errorf("%s: %d audit records of its kill keep what it was", instance, kept)
+		}
+	}
+
 	// A live holder stops.
 	held := f.hold(p, underSession, "k0", "k1")
 	f.putSession(held[0].Instance(), []byte("{"))
