@@ -55,6 +55,8 @@ const (
 	FindOrphanedLease  = "orphaned-lease"
 	FindMisplacedLease = "misplaced-lease"
 	FindEpochLost      = "lease-epoch-lost"
+	FindCorruptSession = "corrupt-session"
+	FindOldSession     = "old-session"
 )
 
 // most is how many pieces of evidence a finding lists.

@@ -54,21 +54,59 @@ func (e *examiner) leases(ctx context.Context) error {
 		"leases release", "--force", "--orphaned", "--reason", "holder-has-no-heartbeat")
 	e.aboutLeases(placement.Info, FindMisplacedLease, "", misplaced, "%s held by another node than the placement names", "",
 		"leases revoke", "--misplaced", "--reason", "misplaced")
+	if err := e.sessions(ctx); err != nil {
+		return err
+	}
 	e.aboutLeases(placement.Error, FindEpochLost, "H1", e.lostEpochs(epochs), "%s at a lower epoch than was forced before, as after a restore from a backup: old fence tokens may be given again",
 		"release each by name with --force --epoch-floor N, above the epoch of its audit record", "leases list")
 	return nil
 }
 
+// sessions looks at the sessions that the root holds.
+func (e *examiner) sessions(ctx context.Context) error {
+	if _, complete := e.f.Snapshot.LeasesRead(); !complete || !e.f.Snapshot.Sessions.Read {
+		return nil
+	}
+	view := leases.NewView(e.f.Snapshot.LeaseReader(), nil)
+	var corrupt, newer, old []string
+	for s, err := range view.Sessions(ctx) {
+		var why *leases.CorruptError
+		switch {
+		case err != nil:
+			return err
+		case errors.Is(s.Err, leases.ErrNewer):
+			newer = append(newer, s.Key)
+		case errors.As(s.Err, &why):
+			corrupt = append(corrupt, fmt.Sprintf("%s: %v", s.Name, why.Err))
+		case view.Expired(s):
+			old = append(old, fmt.Sprintf("%s: closed (%s), node %s", s.Key, s.Session.Why, s.Session.Node))
+		}
+	}
+	for _, list := range [][]string{corrupt, newer, old} {
+		slices.Sort(list)
+	}
+	e.about(SessionPrefix, "session", placement.Error, FindCorruptSession, "H43", corrupt, "%s cannot be read, so that nobody can have a key of it",
+		"kill each by name with --assume-ttl, as long as its TTL can be", "leases sessions list")
+	e.about(SessionPrefix, "session", placement.Warning, FindCorruptSession, "", newer, "%s of a newer version cannot be read by this program", "use a newer shardctl", "")
+	e.about(SessionPrefix, "session", placement.Info, FindOldSession, "", old, "%s closed for more than a day, which nobody needs", "",
+		"leases sessions prune")
+	return nil
+}
+
 // aboutLeases adds a finding about some leases, if there are any.
 func (e *examiner) aboutLeases(severity placement.Severity, kind, hazard string, evidence []string, message, remedy, command string, args ...string) {
+	e.about(LeasePrefix, "lease", severity, kind, hazard, evidence, message, remedy, command, args...)
+}
+
+func (e *examiner) about(prefix, thing string, severity placement.Severity, kind, hazard string, evidence []string, message, remedy, command string, args ...string) {
 	if len(evidence) == 0 {
 		return
 	}
-	count := fmt.Sprintf("%d leases", len(evidence))
+	count := fmt.Sprintf("%d %ss", len(evidence), thing)
 	if len(evidence) == 1 {
-		count = "1 lease"
+		count = "1 " + thing
 	}
-	f := Finding{Severity: severity, Kind: kind, Object: LeasePrefix, Hazard: hazard, Evidence: evidence, Message: fmt.Sprintf(message, count), Remedy: remedy}
+	f := Finding{Severity: severity, Kind: kind, Object: prefix, Hazard: hazard, Evidence: evidence, Message: fmt.Sprintf(message, count), Remedy: remedy}
 	if command != "" {
 		f.Command = e.command(command, args...)
 	}

@@ -77,10 +77,10 @@ func (j *LeaseJudge) Judge(i *leases.Item) LeaseFacts {
 
 // LeaseState says in one word how a lease stands: held, revoking (its holder was
 // asked to let go), expired, released, locked (released under a lock delay), or
-// corrupt.
+// corrupt: its record, or that of its holder's session, cannot be read.
 func LeaseState(i *leases.Item) string {
 	switch {
-	case i.Err != nil:
+	case i.Err != nil || i.Session != nil && i.Session.Err != nil:
 		return "corrupt"
 	case !Held(i) && i.Life.Over:
 		return "released"
@@ -92,6 +92,33 @@ func LeaseState(i *leases.Item) string {
 		return "revoking"
 	}
 	return "held"
+}
+
+// SessionState says in one word how a session stands: open, lapsed (open, and its
+// time is over), closed, locked (closed under a lock delay), missing, or corrupt.
+func SessionState(s *leases.SessionItem) string {
+	switch {
+	case s.Missing:
+		return "missing"
+	case s.Err != nil:
+		return "corrupt"
+	case s.Session.State == leases.SessionClosed && !s.Life.Over:
+		return "locked"
+	case s.Session.State == leases.SessionClosed:
+		return "closed"
+	case s.Life.Over:
+		return "lapsed"
+	}
+	return "open"
+}
+
+// JudgeSession says what the fleet knows of a session's process.
+func (j *LeaseJudge) JudgeSession(s *leases.SessionItem) (facts LeaseFacts) {
+	if s.Err == nil && s.Session.State == leases.SessionOpen && len(j.nodes) > 0 {
+		facts.Heartbeat = j.nodes[s.Session.Node]
+		facts.LiveKnown, facts.Live = true, facts.Heartbeat != nil && facts.Heartbeat.Live
+	}
+	return facts
 }
 
 // Held says that a process has a key, or had it until its time was over. A key

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -69,14 +70,16 @@ func (s *Source) readRecords(ctx context.Context, r objstore.Reader, prefix stri
 }
 
 // LeasesRead tells whether the records of leases are in the snapshot; complete is
-// false where only their names are.
+// false where only their names are, or those of sessions.
 func (s *Snapshot) LeasesRead() (read, complete bool) {
-	for _, o := range s.Leases.Objects {
-		if o.Body == nil && o.Base64 == nil && o.Error == "" && o.Size > 0 {
-			return s.Leases.Read, false
-		}
-	}
-	return s.Leases.Read, s.Leases.Read
+	return s.Leases.Read, s.Leases.Read && s.Leases.complete() && s.Sessions.complete()
+}
+
+// complete tells whether there are bodies.
+func (s *Source) complete() bool {
+	return !slices.ContainsFunc(s.Objects, func(o Recorded) bool {
+		return o.Body == nil && o.Base64 == nil && o.Error == "" && o.Size > 0
+	})
 }
 
 // LeaseReader reads the leases that a snapshot holds, judged by the store's clock
