@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/leases"
 )
 
@@ -20,11 +21,14 @@ const (
 	completionLists = completionBudget - 100*time.Millisecond
 )
 
-// completeLeases gives a command on leases its keys, and --held-by its
+// completeLeases gives a command on leases its keys or sessions, and --held-by its
 // holders.
 func (a *app) completeLeases(cmd *cobra.Command) {
 	if strings.Contains(cmd.Use, "KEY") {
 		cmd.ValidArgsFunction = a.completeLeaseKeys
+	}
+	if strings.Contains(cmd.Use, "INSTANCE") {
+		cmd.ValidArgsFunction = a.completeSessions
 	}
 	if cmd.Flags().Lookup("held-by") != nil {
 		_ = cmd.RegisterFlagCompletionFunc("held-by", a.completeHolders)
@@ -86,19 +90,9 @@ func (a *app) completeHolders(cmd *cobra.Command, _ []string, typed string) ([]c
 // leaseNames gives the keys of the store that a command line names so far, each
 // with its holder: as many as can be read in time.
 func (a *app) leaseNames(cmd *cobra.Command) ([]offeredName, error) {
-	a.log = slog.New(slog.DiscardHandler)
-	if err := a.applyEnvironment(cmd); err != nil {
+	f, err := a.leasesSoFar(cmd)
+	if err != nil {
 		return nil, err
-	}
-	if err := a.applyFleet(cmd); err != nil {
-		return nil, err
-	}
-	f := &leaseFlags{rootFlags: rootFlags{root: cmd.Flag("root").Value.String(), timeout: completionLists}, leases: cmd.Flag("leases").Value.String()}
-	if saved := cmd.Flags().Lookup("snapshot"); saved != nil && saved.Value.String() != "-" {
-		f.snapshot = saved.Value.String()
-	}
-	if f.root == "" && f.leases == "" && f.snapshot == "" {
-		return nil, usageError("give --root, --fleet or --leases first, to complete from the leases")
 	}
 	file := a.completionFile(f.root+"\x00"+f.leases+"\x00"+f.snapshot, "leases/")
 	if known, ok := a.rememberedNames(file); ok {
@@ -139,4 +133,56 @@ func (a *app) leaseNames(cmd *cobra.Command) ([]offeredName, error) {
 	}
 	remember(file, found)
 	return found.Names, err
+}
+
+// leasesSoFar is the store that a command line names so far.
+func (a *app) leasesSoFar(cmd *cobra.Command) (*leaseFlags, error) {
+	a.log = slog.New(slog.DiscardHandler)
+	if err := a.applyEnvironment(cmd); err != nil {
+		return nil, err
+	}
+	if err := a.applyFleet(cmd); err != nil {
+		return nil, err
+	}
+	f := &leaseFlags{rootFlags: rootFlags{root: cmd.Flag("root").Value.String(), timeout: completionLists}, leases: cmd.Flag("leases").Value.String()}
+	if saved := cmd.Flags().Lookup("snapshot"); saved != nil && saved.Value.String() != "-" {
+		f.snapshot = saved.Value.String()
+	}
+	if f.root == "" && f.leases == "" && f.snapshot == "" {
+		return nil, usageError("give --root, --fleet or --leases first, to complete from the leases")
+	}
+	return f, nil
+}
+
+// completeSessions offers the sessions that are not closed.
+func (a *app) completeSessions(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	f, err := a.leasesSoFar(cmd)
+	if err != nil {
+		return notCompleted(err)
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionLists)
+	defer cancel()
+	p, err := a.openLeases(ctx, f)
+	if err != nil {
+		return notCompleted(err)
+	}
+	var offered []cobra.Completion
+	for s, err := range p.view().Sessions(ctx) {
+		switch {
+		case err != nil && ctx.Err() != nil && len(offered) == 0:
+			return notCompleted(failure("%s did not answer within %v", f.root+f.leases, completionBudget))
+		case err != nil && len(offered) == 0:
+			return notCompleted(err)
+		case err != nil || len(offered) == completionMost:
+			offered = cobra.AppendActiveHelp(offered, "there are more; type on")
+			return offered, cobra.ShellCompDirectiveNoFileComp
+		case strings.HasPrefix(s.Key, typed) && s.Session.State != leases.SessionClosed:
+			offered = append(offered, cobra.CompletionWithDesc(s.Key, strings.TrimSpace(inspect.SessionState(s)+" "+s.Session.Node)))
+		}
+	}
+	slices.Sort(offered)
+	return offered, cobra.ShellCompDirectiveNoFileComp
 }

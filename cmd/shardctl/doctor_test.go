@@ -166,6 +166,7 @@ func TestReadingCommandsOnlyRead(t *testing.T) {
 		"databases register s3://b/two --dry-run", "databases unregister s3://b/one --dry-run", "databases pause s3://b/one --dry-run", "config init --dry-run",
 		"leases list", "leases show k", "leases dump", "leases release k --force --reason x --dry-run", "leases release k --instance i --dry-run",
 		"leases release --held-by n9 --force --no-watch --epoch-floor 7 --reason x --dry-run", "leases revoke k --dry-run",
+		"leases sessions list", "leases sessions show s", "leases sessions kill s --reason x --dry-run", "leases sessions prune --dry-run",
 	} {
 		t.Run(command, func(t *testing.T) {
 			memory := objstore.NewMemory(nil)
@@ -176,6 +177,10 @@ func TestReadingCommandsOnlyRead(t *testing.T) {
 			}
 			lease := `{"version":1,"key":"k","state":"held","node":"n9","instance":"i","epoch":1,"ttl_ms":30000,"nonce":"x","kept":false,"acquired":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`
 			if _, err := memory.Put(t.Context(), "leases/k.json", []byte(lease)); err != nil {
+				t.Fatal(err)
+			}
+			session := `{"version":1,"instance":"s","node":"n9","ttl_ms":30000,"nonce":"x","state":"open","marks":[],"started":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`
+			if _, err := memory.Put(t.Context(), "sessions/s.json", []byte(session)); err != nil {
 				t.Fatal(err)
 			}
 			counter := objstore.NewCounter(memory)

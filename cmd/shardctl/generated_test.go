@@ -123,38 +123,42 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 
 // schemaOf lists the documents that commands print as JSON.
 var schemaOf = map[string]reflect.Type{
-	"owner":                reflect.TypeFor[ownerResult](),
-	"rebalance-plan":       reflect.TypeFor[planResult](),
-	"placement-check":      reflect.TypeFor[checkResult](),
-	"placement-compare":    reflect.TypeFor[compareResult](),
-	"placement-schemes":    reflect.TypeFor[schemesResult](),
-	"status":               reflect.TypeFor[statusResult](),
-	"nodes-list":           reflect.TypeFor[nodesResult](),
-	"heartbeats-list":      reflect.TypeFor[heartbeatsResult](),
-	"heartbeats-show":      reflect.TypeFor[heartbeatShown](),
-	"heartbeats-release":   reflect.TypeFor[releaseResult](),
-	"databases-name":       reflect.TypeFor[databasesNameResult](),
-	"databases-list":       reflect.TypeFor[databasesListResult](),
-	"databases-register":   reflect.TypeFor[databasesRegisterResult](),
-	"databases-unregister": reflect.TypeFor[databasesUnregisterResult](),
-	"databases-pause":      reflect.TypeFor[databasesPauseResult](),
-	"config-validate":      reflect.TypeFor[configValidateResult](),
-	"config-show":          reflect.TypeFor[configShowResult](),
-	"config-init":          reflect.TypeFor[configInitResult](),
-	"config-edit":          reflect.TypeFor[configEditResult](),
-	"version":              reflect.TypeFor[versionResult](),
-	"error":                reflect.TypeFor[errorResult](),
-	"snapshot":             reflect.TypeFor[snapshotResult](),
-	"snapshot-diff":        reflect.TypeFor[snapshotDiffResult](),
-	"doctor":               reflect.TypeFor[doctorResult](),
-	"fleets-list":          reflect.TypeFor[fleetsResult](),
-	"gossip-view":          reflect.TypeFor[gossipViewResult](),
-	"leases-list":          reflect.TypeFor[leasesListResult](),
-	"leases-show":          reflect.TypeFor[leaseShown](),
-	"leases-acquire":       reflect.TypeFor[leasesChanged](),
-	"leases-release":       reflect.TypeFor[leasesChanged](),
-	"leases-revoke":        reflect.TypeFor[leasesChanged](),
-	"leases-init":          reflect.TypeFor[leasesInitResult](),
+	"owner":                 reflect.TypeFor[ownerResult](),
+	"rebalance-plan":        reflect.TypeFor[planResult](),
+	"placement-check":       reflect.TypeFor[checkResult](),
+	"placement-compare":     reflect.TypeFor[compareResult](),
+	"placement-schemes":     reflect.TypeFor[schemesResult](),
+	"status":                reflect.TypeFor[statusResult](),
+	"nodes-list":            reflect.TypeFor[nodesResult](),
+	"heartbeats-list":       reflect.TypeFor[heartbeatsResult](),
+	"heartbeats-show":       reflect.TypeFor[heartbeatShown](),
+	"heartbeats-release":    reflect.TypeFor[releaseResult](),
+	"databases-name":        reflect.TypeFor[databasesNameResult](),
+	"databases-list":        reflect.TypeFor[databasesListResult](),
+	"databases-register":    reflect.TypeFor[databasesRegisterResult](),
+	"databases-unregister":  reflect.TypeFor[databasesUnregisterResult](),
+	"databases-pause":       reflect.TypeFor[databasesPauseResult](),
+	"config-validate":       reflect.TypeFor[configValidateResult](),
+	"config-show":           reflect.TypeFor[configShowResult](),
+	"config-init":           reflect.TypeFor[configInitResult](),
+	"config-edit":           reflect.TypeFor[configEditResult](),
+	"version":               reflect.TypeFor[versionResult](),
+	"error":                 reflect.TypeFor[errorResult](),
+	"snapshot":              reflect.TypeFor[snapshotResult](),
+	"snapshot-diff":         reflect.TypeFor[snapshotDiffResult](),
+	"doctor":                reflect.TypeFor[doctorResult](),
+	"fleets-list":           reflect.TypeFor[fleetsResult](),
+	"gossip-view":           reflect.TypeFor[gossipViewResult](),
+	"leases-list":           reflect.TypeFor[leasesListResult](),
+	"leases-show":           reflect.TypeFor[leaseShown](),
+	"leases-acquire":        reflect.TypeFor[leasesChanged](),
+	"leases-release":        reflect.TypeFor[leasesChanged](),
+	"leases-revoke":         reflect.TypeFor[leasesChanged](),
+	"leases-init":           reflect.TypeFor[leasesInitResult](),
+	"leases-sessions-list":  reflect.TypeFor[sessionsListResult](),
+	"leases-sessions-show":  reflect.TypeFor[sessionShown](),
+	"leases-sessions-kill":  reflect.TypeFor[sessionKilled](),
+	"leases-sessions-prune": reflect.TypeFor[sessionsPruned](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -251,8 +255,15 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"leases", "list"}, {"leases", "show", "gc/s3://b/one"}, {"leases", "revoke", "x", "--reason", "why"}, {"leases", "list", "--held-by", "n1"},
 		{"leases", "release", "x", "y", "--force", "--no-watch", "--reason", "why", "--yes"}, {"leases", "show", "x"},
 		{"leases", "release", "--held-by", "n1", "--force", "--reason", "why", "--dry-run"}, {"leases", "release", "none", "x", "--force", "--reason", "why", "--yes"},
+		{"leases", "sessions", "list"}, {"leases", "sessions", "show", "5e55"}, {"leases", "sessions", "show", "5e55", "--no-keys"}, {"leases", "sessions", "show", "bad"},
+		{"leases", "sessions", "kill", "5e55", "--reason", "why", "--dry-run"}, {"leases", "sessions", "kill", "5e55", "--reason", "why", "--yes"},
+		{"leases", "sessions", "prune", "--dry-run"}, {"leases", "sessions", "prune", "--yes"}, {"leases", "sessions", "show", "5e55"}, {"leases", "list", "--prefix", "of-session"},
 	} {
-		name := strings.Join(args[:min(2, len(args))], "-")
+		parts := 2
+		if len(args) > 2 && args[1] == "sessions" {
+			parts = 3
+		}
+		name := strings.Join(args[:min(parts, len(args))], "-")
 		tests = append(tests, struct {
 			schema string
 			args   []string
@@ -297,6 +308,10 @@ func exampleRoot(t testing.TB) string {
 		"dbs/s3%3A%2F%2Fb%2Fone.toml":   "",
 		"dbs/s3%3A%2F%2Fb%2Ftwo.toml":   "services = [\"gc\"]\n",
 		"dbs/s3%3A%2F%2Fb%2Fthree.toml": "services = [\n",
+		"leases/of-session.json":        `{"version":1,"key":"of-session","state":"held","node":"n5","instance":"5e55","epoch":2,"ttl_ms":0,"nonce":"x","kept":true,"session":true,"acquired":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`,
+		"sessions/5e55.json":            `{"version":1,"instance":"5e55","node":"n5","ttl_ms":86400000,"nonce":"x","state":"open","marks":[{"key":"of-session","epoch":2,"op":"o"}],"started":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`,
+		"sessions/01d.json":             `{"version":1,"instance":"01d","node":"n4","ttl_ms":1000,"nonce":"x","state":"closed","why":"stop","dated":"2025-01-01T00:00:00Z","marks":[],"started":"2025-01-01T00:00:00Z","renewed":"2025-01-01T00:00:00Z"}`,
+		"sessions/bad.json":             "{",
 		"sleet.toml":                    "[node]\nheartbeat_interval = \"50ms\"\n",
 	}
 	for name, body := range files {

@@ -21,7 +21,7 @@ import (
 func newLeasesCmd(a *app) *cobra.Command {
 	return group("leases", "See leases, take them, let go of those that are stuck",
 		"  shardctl leases list --root s3://bucket/fleet\n  shardctl leases release --force --held-by n3 --reason 'n3 burnt down' --root s3://bucket/fleet --dry-run",
-		newLeasesListCmd(a), newLeasesShowCmd(a), newLeasesDumpCmd(a), newLeasesAcquireCmd(a), newLeasesReleaseCmd(a), newLeasesRevokeCmd(a), newLeasesExecCmd(a), newLeasesInitCmd(a))
+		newLeasesListCmd(a), newLeasesShowCmd(a), newLeasesDumpCmd(a), newLeasesAcquireCmd(a), newLeasesReleaseCmd(a), newLeasesRevokeCmd(a), newLeasesExecCmd(a), newLeasesInitCmd(a), newLeasesSessionsCmd(a))
 }
 
 // leaseFlags say where leases are kept, and of which fleet.
@@ -252,19 +252,21 @@ type leaseResult struct {
 	ExpiresIn *float64   `json:"expires_in,omitempty" jsonschema:"seconds, negative once it has expired, 0 where it is released; absent where the store does not tell"`
 	NotBefore *time.Time `json:"not_before,omitempty" jsonschema:"end of the lock delay by the clock of whoever set it"`
 
-	Expired     bool       `json:"expired" jsonschema:"held, and the holder's time is over"`
-	Kept        bool       `json:"kept" jsonschema:"its holder renews it"`
-	Session     bool       `json:"session,omitempty" jsonschema:"its life is that of its holder's session"`
-	Addr        string     `json:"addr,omitempty"`
-	Revoke      *leaseMark `json:"revoke,omitempty" jsonschema:"the holder was asked to let go"`
-	LockDelayMS int64      `json:"lock_delay_ms,omitempty" jsonschema:"of a released key: nobody may acquire it within"`
-	FreeIn      *float64   `json:"free_in,omitempty" jsonschema:"seconds until another may acquire it, as far as can be told"`
-	AgeSeconds  *float64   `json:"age_seconds,omitempty" jsonschema:"since the last write, by the store's clock"`
-	Live        *bool      `json:"live,omitempty" jsonschema:"the holder has a live heartbeat; absent where nobody can tell"`
-	Owner       string     `json:"owner,omitempty" jsonschema:"the node that the placement names for an assignment"`
-	Agrees      *bool      `json:"agrees,omitempty" jsonschema:"the holder is where the placement wants it"`
-	Object      string     `json:"object,omitempty" jsonschema:"as the store names the record"`
-	Corrupt     string     `json:"corrupt,omitempty" jsonschema:"why the record cannot be read"`
+	Expired      bool       `json:"expired" jsonschema:"held, and the holder's time is over"`
+	Kept         bool       `json:"kept" jsonschema:"its holder renews it"`
+	Session      bool       `json:"session,omitempty" jsonschema:"its life is that of its holder's session"`
+	SessionState string     `json:"session_state,omitempty" jsonschema:"of that session: open, lapsed, closed, locked, missing, or corrupt: it cannot be read"`
+	SessionWhy   string     `json:"session_why,omitempty" jsonschema:"that session was closed: stop, lapsed or killed"`
+	Addr         string     `json:"addr,omitempty"`
+	Revoke       *leaseMark `json:"revoke,omitempty" jsonschema:"the holder was asked to let go"`
+	LockDelayMS  int64      `json:"lock_delay_ms,omitempty" jsonschema:"of a released key: nobody may acquire it within"`
+	FreeIn       *float64   `json:"free_in,omitempty" jsonschema:"seconds until another may acquire it, as far as can be told"`
+	AgeSeconds   *float64   `json:"age_seconds,omitempty" jsonschema:"since the last write, by the store's clock"`
+	Live         *bool      `json:"live,omitempty" jsonschema:"the holder has a live heartbeat; absent where nobody can tell"`
+	Owner        string     `json:"owner,omitempty" jsonschema:"the node that the placement names for an assignment"`
+	Agrees       *bool      `json:"agrees,omitempty" jsonschema:"the holder is where the placement wants it"`
+	Object       string     `json:"object,omitempty" jsonschema:"as the store names the record"`
+	Corrupt      string     `json:"corrupt,omitempty" jsonschema:"why the record, or that of its session, cannot be read"`
 }
 
 type leaseMark struct {
@@ -302,6 +304,10 @@ func newLeaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
 	l.Object = i.Name
 	held := inspect.Held(i)
 	if i.Session != nil {
+		l.SessionState, l.SessionWhy = inspect.SessionState(i.Session), i.Session.Session.Why
+		if i.Session.Err != nil {
+			l.Corrupt = "its session: " + corruption(i.Session.Err)
+		}
 		l.TTLms = i.Session.Session.TTLms
 	}
 	if !held {
@@ -401,8 +407,16 @@ func expiryCell(i *leases.Item, l *leaseResult) render.Cell {
 // leaseColumns are those of lists of leases.
 var leaseColumns = []render.Column{
 	{Name: "KEY"}, {Name: "STATE"}, {Name: "HOLDER"}, {Name: "LIVE"}, {Name: "EPOCH", Right: true}, {Name: "OWNER"}, {Name: "AGREES"},
-	{Name: "INSTANCE", Wide: true}, {Name: "TTL", Right: true, Wide: true}, {Name: "OBJECT", Wide: true}, {Name: "PROBLEM", Wide: true},
+	{Name: "INSTANCE", Wide: true}, {Name: "SESSION", Wide: true}, {Name: "TTL", Right: true, Wide: true}, {Name: "OBJECT", Wide: true}, {Name: "PROBLEM", Wide: true},
 	{Name: "EXPIRES-IN", Right: true}, {Name: "AGE", Right: true},
+}
+
+// sessionWord says how the session of a lease stands, in few words.
+func sessionWord(l *leaseResult) string {
+	if l.SessionWhy != "" {
+		return l.SessionState + " (" + l.SessionWhy + ")"
+	}
+	return l.SessionState
 }
 
 func leaseRow(i *leases.Item, l *leaseResult) []render.Cell {
@@ -416,7 +430,7 @@ func leaseRow(i *leases.Item, l *leaseResult) []render.Cell {
 	}
 	return []render.Cell{
 		render.Text(l.Key), stateCell(i), holder, yesNo(l.Live, render.Act), epoch, textOr(l.Owner), yesNo(l.Agrees, render.Look),
-		textOr(l.Instance), ttl, textOr(l.Object), textOr(l.Corrupt),
+		textOr(l.Instance), textOr(sessionWord(l)), ttl, textOr(l.Object), textOr(l.Corrupt),
 		expiryCell(i, l), secondsCell(l.AgeSeconds, agoText),
 	}
 }
@@ -471,6 +485,7 @@ func leaseError(err error, where string) *exitError {
 		alive   *leases.AliveError
 		lost    *leases.LostError
 		corrupt *leases.CorruptError
+		session *leases.BadSessionError
 	)
 	refuse := func(key string, r *leases.Record) *exitError {
 		if r != nil && r.Epoch > 0 && (r.Instance == "" || !strings.Contains(err.Error(), "instance "+r.Instance)) {
@@ -499,6 +514,13 @@ func leaseError(err error, where string) *exitError {
 			return e.withHint("if its work has stopped: %s", next("release", refused.Key, " --instance "+r.Instance))
 		}
 		return e.withHint("see %s", next("show", refused.Key, ""))
+	case errors.As(err, &session):
+		e := failure("%w", err).about(session.Instance)
+		if errors.Is(err, leases.ErrNewer) {
+			return e.withHint("use a newer shardctl")
+		}
+		return e.withHint("look at it: shardctl leases sessions show %[1]s%[2]s; end it: shardctl leases sessions kill %[1]s --assume-ttl TTL --reason WHY%[2]s",
+			shellWord(session.Instance), where)
 	case errors.As(err, &corrupt):
 		e := failure("%w", err).about(corrupt.Key)
 		if errors.Is(err, leases.ErrNewer) {

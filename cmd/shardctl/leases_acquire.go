@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -95,7 +94,7 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 	}
 	terms.Kept = o.renew
 	// Many are renewed by one request, under a session.
-	terms.Session = o.renew && len(keys) >= leases.ManyKeys
+	terms.Session = o.renew && (o.file != "" || len(keys) >= leases.ManyKeys)
 	node, err := a.node(o.take.node)
 	if err != nil {
 		return err
@@ -248,19 +247,24 @@ func (k *keptLeases) release(ctx context.Context, timeout time.Duration) error {
 func (k *keptLeases) lostError(signalled bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	lost := k.lost
-	if signalled {
-		lost = slices.DeleteFunc(slices.Clone(lost), func(err error) bool {
-			var revoked *leases.RevokedError
-			return errors.As(err, &revoked)
-		})
+	// Those that somebody asked for say least.
+	var lost, given []error
+	for _, err := range k.lost {
+		if revoked := (*leases.RevokedError)(nil); errors.As(err, &revoked) {
+			given = append(given, err)
+		} else {
+			lost = append(lost, err)
+		}
+	}
+	if !signalled {
+		lost = append(lost, given...)
 	}
 	if len(lost) == 0 {
 		return nil
 	}
 	e := &exitError{code: exitRefused, err: lost[0]}
 	if len(lost) > 1 {
-		e.err = fmt.Errorf("%s ended, the first: %w", counted(len(lost), "lease"), lost[0])
+		e.err = fmt.Errorf("%s ended, such as this one: %w", counted(len(lost), "lease"), lost[0])
 	}
 	return e.withHint("see who has it: shardctl leases list%s", k.a.leasesAt)
 }

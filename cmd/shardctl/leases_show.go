@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -91,18 +92,19 @@ func (a *app) runLeasesShow(ctx context.Context, o *leaseFlags, args []string) e
 	if n := facts.Heartbeat; n != nil {
 		shown.Heartbeat = &leaseHeartbeat{n.Heartbeat.Name, n.Age.Seconds(), n.Live}
 	}
-	for note, err := range view.Notes(ctx, leases.AuditPart(keys[0])) {
+	if shown.History, err = a.leaseHistory(ctx, view, keys[0], func(audit *leases.Audit) bool { return audit.Key == keys[0] }); err != nil {
+		return err
+	}
+	if item.Err == nil && item.Record.Session {
+		// Who asked its session for it has written so under the session.
+		asked, err := a.leaseHistory(ctx, view, item.Record.Instance, func(audit *leases.Audit) bool {
+			return slices.ContainsFunc(audit.Marks, func(m leases.SessionMark) bool { return m.Key == keys[0] })
+		})
 		if err != nil {
 			return err
 		}
-		audit, err := leases.DecodeAudit(note)
-		if err != nil {
-			a.note("%v", err)
-			continue
-		}
-		if audit.Key == keys[0] { // the names have a part of a digest only
-			shown.History = append(shown.History, newLeaseEvent(&audit))
-		}
+		shown.History = append(shown.History, asked...)
+		slices.SortStableFunc(shown.History, func(a, b leaseEvent) int { return a.At.Compare(b.At) })
 	}
 	row := render.Table{Columns: leaseColumns, Rows: [][]render.Cell{leaseRow(item, &shown.Lease)}}
 	return a.printer().Print(render.Document{
@@ -143,8 +145,14 @@ func (s *leaseShown) print(p *render.Printer, i *leases.Item, facts inspect.Leas
 		return w.err
 	}
 	w.line("")
+	w.table(historyTable(s.History))
+	return w.err
+}
+
+// historyTable shows audit records.
+func historyTable(history []leaseEvent) render.Table {
 	t := render.Table{Columns: []render.Column{{Name: "AT"}, {Name: "ACTION"}, {Name: "PHASE"}, {Name: "BY"}, {Name: "RESULT"}, {Name: "EPOCH"}, {Name: "REASON"}}}
-	for _, e := range s.History {
+	for _, e := range history {
 		epoch := textOr("")
 		if e.EpochBefore > 0 || e.EpochAfter > 0 {
 			epoch = render.Text(fmt.Sprint(e.EpochBefore))
@@ -160,8 +168,7 @@ func (s *leaseShown) print(p *render.Printer, i *leases.Item, facts inspect.Leas
 			render.Text(e.At.Format(time.RFC3339)), render.Text(action), render.Text(e.Phase), render.Text(e.By), textOr(e.Outcome), epoch, render.Text(e.Reason),
 		})
 	}
-	w.table(t)
-	return w.err
+	return t
 }
 
 func (s *leaseShown) printRecord(line func(name, format string, args ...any), i *leases.Item, facts inspect.LeaseFacts) {
@@ -207,16 +214,7 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 		line("ttl", "%v, %s", time.Duration(l.TTLms)*time.Millisecond, renews)
 	}
 	if s := i.Session; s != nil {
-		state := string(s.Session.State)
-		switch {
-		case s.Missing:
-			state = "there is none any more"
-		case s.Err != nil:
-			state = "CORRUPT: " + corruption(s.Err)
-		case s.Session.Why != "":
-			state += " (" + s.Session.Why + ")"
-		}
-		line("session", "%s", state)
+		line("session", "%s", sessionText(s))
 	}
 	switch {
 	case facts.Owner == "":

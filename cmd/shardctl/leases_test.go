@@ -9,6 +9,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -107,6 +108,7 @@ func TestLeasesOnSilentStore(t *testing.T) {
 	for _, args := range [][]string{
 		{"list"}, {"show", "k"}, {"dump"}, {"acquire", "k"}, {"acquire", "k", "--wait"}, {"acquire", "a", "b"}, {"release", "k", "--instance", "i"},
 		{"release", "k", "--force", "--reason", "x", "--yes"}, {"release", "--held-by", "n", "--force", "--reason", "x", "--yes"}, {"revoke", "k", "--wait"},
+		{"sessions", "list"}, {"sessions", "show", "i"}, {"sessions", "kill", "i", "--reason", "x", "--yes"}, {"sessions", "prune", "--yes"},
 		{"exec", "k", "--", os.Args[0]},
 	} {
 		t.Run(strings.Join(args[:min(2, len(args))], "-"), func(t *testing.T) {
@@ -114,7 +116,11 @@ func TestLeasesOnSilentStore(t *testing.T) {
 				l := &leaseApp{store: deaf(""), clock: bubbleClock{time.Now()}}
 				flags := []string{"--timeout", "2s", "--root", "s3://bucket/fleet"}
 				start := time.Now()
-				got := l.run(t, append(append([]string{"leases", args[0]}, flags...), args[1:]...)...)
+				words := 1
+				if args[0] == "sessions" {
+					words = 2
+				}
+				got := l.run(t, slices.Concat([]string{"leases"}, args[:words], flags, args[words:])...)
 				if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 3*time.Second {
 					t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
 				}
@@ -249,6 +255,13 @@ func TestLeaseCompletions(t *testing.T) {
 	}
 	if got := complete("list", "--root", "s3://b/f", "--held-by", ""); !strings.Contains(got, "n1\t2 leases\nn2\t1 lease\n") {
 		t.Errorf("holders: %s", got)
+	}
+	session := leases.Session{Version: 1, Instance: "5e55", Node: "n3", TTLms: 60000, Nonce: "x", State: leases.SessionOpen}
+	if _, err := l.store.Put(t.Context(), "sessions/5e55.json", session.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	if got := complete("sessions", "kill", "--root", "s3://b/f", "5"); !strings.Contains(got, "5e55\topen n3\n") {
+		t.Errorf("sessions: %s", got)
 	}
 	l.store = deaf("")
 	start := time.Now()
