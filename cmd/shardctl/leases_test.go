@@ -194,7 +194,8 @@ func TestForceWithUnknownOutcome(t *testing.T) {
 	})
 }
 
-// writeLeases writes a root of n leases on the local disk.
+// writeLeases writes a root of n leases on the local disk, every other of which is
+// held under a session.
 func writeLeases(t testing.TB, n int) string {
 	t.Helper()
 	root := t.TempDir()
@@ -207,7 +208,17 @@ func writeLeases(t testing.TB, n int) string {
 			Version: 1, Key: fmt.Sprintf("gc/s3://acme-prod/tenants/%06d", i), State: leases.Held, Node: fmt.Sprintf("n%d", i%20), Instance: fmt.Sprintf("%032x", i%20),
 			Epoch: 1, TTLms: 30000, Nonce: fmt.Sprintf("%032x", i), Kept: true, Acquired: at, Renewed: at,
 		}
+		if i%2 == 1 {
+			r.Session, r.TTLms = true, 0
+		}
 		if err := os.WriteFile(filepath.Join(root, filepath.FromSlash(objectlease.Name(r.Key))), r.Encode(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 1; i < min(n, 20); i += 2 {
+		s := leases.Session{Version: 1, Instance: fmt.Sprintf("%032x", i), Node: fmt.Sprintf("n%d", i), TTLms: 30000, Nonce: "x", State: leases.SessionOpen, Started: at, Renewed: at}
+		path := filepath.Join(root, "sessions", s.Instance+".json")
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, s.Encode(), 0o644)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -228,6 +239,9 @@ func TestLeasesListStreams(t *testing.T) {
 	seen := map[string]bool{}
 	for _, l := range all.Leases {
 		seen[l.Key] = true
+		if l.Session != (l.SessionState != "") || l.TTLms != 30000 {
+			t.Errorf("%+v", l)
+		}
 	}
 	if len(seen) != 10_500 || len(all.Leases) != 10_500 {
 		t.Errorf("%d leases, %d keys", len(all.Leases), len(seen))
