@@ -159,6 +159,7 @@ var schemaOf = map[string]reflect.Type{
 	"leases-sessions-show":  reflect.TypeFor[sessionShown](),
 	"leases-sessions-kill":  reflect.TypeFor[sessionKilled](),
 	"leases-sessions-prune": reflect.TypeFor[sessionsPruned](),
+	"nodes-drain":           reflect.TypeFor[nodesDrainResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -246,7 +247,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"error", []string{"nonsense"}},
 	}
 	root := exampleRoot(t)
-	for _, args := range [][]string{{"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"},
+	for _, args := range [][]string{{"nodes", "drain", "ours", "--reason", "why", "--dry-run"}, {"nodes", "drain", "ours", "--reason", "why", "--yes"}, {"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"},
 		{"databases", "list"}, {"databases", "register", "s3://b/one", "s3://b/new", "--dry-run"}, {"databases", "unregister", "s3://b/one", "--dry-run"},
 		{"databases", "pause", "s3://b/one", "--dry-run"},
 		{"config", "validate"}, {"config", "show"}, {"config", "show", "s3://b/two"}, {"config", "init", "--dry-run"},
@@ -269,6 +270,10 @@ func TestOutputMatchesSchema(t *testing.T) {
 			args   []string
 		}{name, append(args, "--root", root)})
 	}
+	tests = append(tests, struct {
+		schema string
+		args   []string
+	}{"nodes-drain", []string{"nodes", "undrain", "ours", "--yes", "--root", root}})
 	var tried []string
 	for _, tt := range tests {
 		t.Run(tt.schema, func(t *testing.T) {
@@ -305,6 +310,7 @@ func exampleRoot(t testing.TB) string {
 	files := map[string]string{
 		"nodes/n1.cgw.json":             `{"version":1,"node_id":"n1","sleet_version":"0.1.0","slatedb_version":"0.14.1","services":[{"service":"gc","running":2,"backoff":0}]}`,
 		"nodes/dead.g.json":             "",
+		"nodes/ours..json":              `{"version":1,"node_id":"ours","sleet_version":"","slatedb_version":"","services":[],"instance":"i"}`,
 		"dbs/s3%3A%2F%2Fb%2Fone.toml":   "",
 		"dbs/s3%3A%2F%2Fb%2Ftwo.toml":   "services = [\"gc\"]\n",
 		"dbs/s3%3A%2F%2Fb%2Fthree.toml": "services = [\n",

@@ -149,7 +149,7 @@ func newHeartbeatsShowCmd(a *app) *cobra.Command {
 }
 
 func (a *app) runHeartbeatsShow(ctx context.Context, o *rootFlags, id string) error {
-	found, err := a.readFleet(ctx, o, inspect.Parts{Nodes: true, Registry: true, Bodies: true})
+	found, err := a.readFleet(ctx, o, inspect.Parts{Nodes: true, Registry: true, Bodies: true, Drains: true})
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (a *app) runHeartbeatsShow(ctx context.Context, o *rootFlags, id string) er
 	bodies, bodyErrors := fleet.ReadHeartbeats(ctx, found.Snapshot, []fleet.Node{release.Node}, 1)
 	object := release.Node.Heartbeat.Name
 	result := heartbeatShown{
-		SchemaVersion: 1, Root: found.Snapshot.Root, Node: newStatusNode(release.Node, bodies[object]), Body: bodies[object], Handover: newHandover(release.Handover),
+		SchemaVersion: 1, Root: found.Snapshot.Root, Node: newStatusNode(found, release.Node, bodies[object]), Body: bodies[object], Handover: newHandover(release.Handover),
 	}
 	if err := bodyErrors[object]; err != nil {
 		result.BodyError = err.Error()

@@ -12,7 +12,9 @@ import (
 )
 
 func newNodesCmd(a *app) *cobra.Command {
-	return group("nodes", "See the nodes of a fleet", "  shardctl nodes list --root s3://bucket/fleet", newNodesListCmd(a))
+	return group("nodes", "See the nodes of a fleet, take their work away before a stop",
+		"  shardctl nodes list --root s3://bucket/fleet\n  shardctl nodes drain 3-node --reason 'new kernel' --root s3://bucket/fleet",
+		newNodesListCmd(a), newNodesDrainCmd(a), newNodesUndrainCmd(a))
 }
 
 // group is a command that only has others under it.
@@ -36,7 +38,7 @@ func newNodesListCmd(a *app) *cobra.Command {
 	o := &nodesListOptions{}
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the nodes: live or dead, services, versions, tasks",
+		Short: "List the nodes: live, drained or dead, services, versions, tasks",
 		Example: `  shardctl nodes list --root s3://bucket/fleet
   shardctl nodes list --root s3://bucket/fleet --live --service gc -o name`,
 		Args: cobra.NoArgs,
@@ -64,7 +66,7 @@ func (a *app) runNodesList(ctx context.Context, o *nodesListOptions) error {
 		}
 		service = &s
 	}
-	found, err := a.readFleet(ctx, &o.root, inspect.Parts{Nodes: true, Registry: true, Bodies: true})
+	found, err := a.readFleet(ctx, &o.root, inspect.Parts{Nodes: true, Registry: true, Bodies: true, Drains: true})
 	if err != nil {
 		return err
 	}
@@ -75,7 +77,7 @@ func (a *app) runNodesList(ctx context.Context, o *nodesListOptions) error {
 		if (o.live && !n.Live) || (service != nil && !slices.Contains(n.Services, *service)) {
 			continue
 		}
-		result.Nodes = append(result.Nodes, newStatusNode(n, bodies[n.Heartbeat.Name]))
+		result.Nodes = append(result.Nodes, newStatusNode(found, n, bodies[n.Heartbeat.Name]))
 		names = append(names, n.ID)
 	}
 	table := nodeTable(result.Nodes)

@@ -54,7 +54,7 @@ complete, and replaces one of that name. Passwords and signatures are cut out.`,
 }
 
 // everything is all of a root that a snapshot can hold.
-var everything = inspect.Parts{Nodes: true, Registry: true, Bodies: true, Leases: true, Audit: true, MostLeases: 20_000}
+var everything = inspect.Parts{Nodes: true, Registry: true, Bodies: true, Leases: true, Audit: true, Drains: true, MostLeases: 20_000}
 
 func (a *app) runSnapshotSave(ctx context.Context, o *snapshotSaveOptions, name string) error {
 	found, err := a.readFleet(ctx, &o.root, everything)

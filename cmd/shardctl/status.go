@@ -93,6 +93,8 @@ type statusNode struct {
 	Heartbeat      string    `json:"heartbeat" jsonschema:"object, relative to the root"`
 	Modified       time.Time `json:"modified"`
 	Others         []string  `json:"other_heartbeats,omitempty" jsonschema:"further heartbeats under this id"`
+
+	Drained *drainResult `json:"drained,omitempty" jsonschema:"absent where it is not; a live node follows at its next look, and offers no services then"`
 }
 
 type statusDatabase struct {
@@ -156,7 +158,7 @@ func (a *app) status(ctx context.Context, o *statusOptions) (render.Document, er
 		value, err := sleetStatus(ctx, found, o.mirrors)
 		return render.Document{Value: value}, err
 	}
-	parts.Leases, parts.MostLeases = true, 2_000
+	parts.Leases, parts.MostLeases, parts.Drains = true, 2_000, true
 	found, err := a.readFleet(ctx, &o.root, parts)
 	if err != nil {
 		return render.Document{}, err
@@ -199,7 +201,7 @@ func newStatusResult(ctx context.Context, f *inspect.Fleet, o *statusOptions) (*
 	bodies, _ := fleet.ReadHeartbeats(ctx, f.Snapshot, f.Nodes, 1)
 	for _, n := range f.Nodes {
 		if o.node == "" || n.ID == o.node {
-			r.Nodes = append(r.Nodes, newStatusNode(n, bodies[n.Heartbeat.Name]))
+			r.Nodes = append(r.Nodes, newStatusNode(f, n, bodies[n.Heartbeat.Name]))
 		}
 	}
 	if o.node != "" && len(r.Nodes) == 0 {
@@ -246,13 +248,16 @@ func (c statusCounts) add(as fleet.Assignment) {
 	}
 }
 
-func newStatusNode(n fleet.Node, body *fleet.Heartbeat) statusNode {
+func newStatusNode(f *inspect.Fleet, n fleet.Node, body *fleet.Heartbeat) statusNode {
 	s := statusNode{
 		Node: n.ID, Live: n.Live, AgeSeconds: n.Age.Seconds(), AheadSeconds: n.Ahead.Seconds(),
 		Services: []string{}, Heartbeat: n.Heartbeat.Name, Modified: n.Heartbeat.Modified,
 	}
 	for _, service := range n.Services {
 		s.Services = append(s.Services, service.String())
+	}
+	if mark, drained := f.Drains[n.ID]; drained {
+		s.Drained = &drainResult{By: mark.By, Reason: mark.Reason, At: mark.At}
 	}
 	for _, other := range n.Others {
 		s.Others = append(s.Others, other.Name)
@@ -461,8 +466,13 @@ func nodeTable(nodes []statusNode) render.Table {
 	}}
 	for _, n := range nodes {
 		state := render.Text("live").With(render.Good)
-		if !n.Live {
+		switch {
+		case !n.Live:
 			state = render.Text("dead").With(render.Act)
+		case n.Drained != nil && len(n.Services) == 0:
+			state = render.Text("drained").With(render.Look)
+		case n.Drained != nil:
+			state = render.Text("draining").With(render.Look)
 		}
 		services := strings.Join(n.Services, ",")
 		if services == "" {

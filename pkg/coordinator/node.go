@@ -19,9 +19,8 @@ import (
 	"github.com/shardctl/shardctl/pkg/membership"
 )
 
-// DrainPrefix is where marks are that drain nodes, relative to the root: one
-// object <id>.json each.
-const DrainPrefix = "drain/"
+// DrainPrefix is where marks are that drain nodes.
+const DrainPrefix = fleet.DrainPrefix
 
 // NodeOptions say what a [Node] is and does.
 type NodeOptions struct {
@@ -202,6 +201,7 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.follow(state); err != nil {
 		return err
 	}
+	n.drained(ctx) // one that was drained before its start offers nothing from the first heartbeat on
 	if err := n.registry.Claim(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -308,7 +308,7 @@ func (n *Node) config(ctx context.Context) {
 
 // drained looks whether this node is to offer nothing.
 func (n *Node) drained(ctx context.Context) {
-	_, err := n.store.Get(ctx, DrainPrefix+n.o.NodeID+".json")
+	_, err := n.store.Get(ctx, fleet.DrainName(n.o.NodeID))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return // it stays as it is
 	}

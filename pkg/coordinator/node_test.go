@@ -305,6 +305,28 @@ func TestNodeIdleCost(t *testing.T) {
 	})
 }
 
+// A node that was drained while it was down starts nothing, not even for a moment.
+func TestNodeStartsDrained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 10)
+		if _, err := store.Put(t.Context(), fleet.DrainName("a"), nil); err != nil {
+			t.Fatal(err)
+		}
+		r := &runs{now: map[string][]string{}}
+		n := startNode(t, store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}})
+		time.Sleep(5 * time.Second)
+		for e, err := range objstore.Entries(t.Context(), store, fleet.HeartbeatPrefix) {
+			if err != nil || e.Name != "nodes/a..json" {
+				t.Errorf("%s: %v", e.Name, err)
+			}
+		}
+		if s := n.Status(); r.all.Load() != 0 || !s.Drained || !s.Ready {
+			t.Errorf("%d tasks were started; %+v", r.all.Load(), s)
+		}
+		n.end(t)
+	})
+}
+
 // BenchmarkNode starts 20,000 tasks and stops them, with the pacing off.
 func BenchmarkNode(b *testing.B) {
 	const databases = 20_000

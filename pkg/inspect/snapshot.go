@@ -48,6 +48,8 @@ type Snapshot struct {
 	Leases   Source `json:"leases,omitzero"`
 	Sessions Source `json:"sessions,omitzero"`
 	Audit    Source `json:"audit,omitzero"`
+	// Drains has the marks that drain nodes.
+	Drains Source `json:"drains,omitzero"`
 	// Marker has the root's marker; it is looked for only where there is nothing else.
 	Marker Source `json:"marker"`
 
@@ -91,6 +93,8 @@ type Parts struct {
 	// means all.
 	Leases, Audit bool
 	MostLeases    int
+	// Drains asks for the marks that drain nodes.
+	Drains bool
 }
 
 // readParallel is how many objects are read at once.
@@ -131,6 +135,9 @@ func Read(ctx context.Context, r objstore.Reader, root string, parts Parts, now 
 	}
 	if parts.Audit {
 		group.Go(func() error { return s.Audit.readRecords(groupCtx, r, AuditPrefix, parts.MostLeases, wall) })
+	}
+	if parts.Drains {
+		group.Go(func() error { return s.Drains.readRecords(groupCtx, r, fleet.DrainPrefix, 0, wall) })
 	}
 	if err := group.Wait(); err != nil {
 		return nil, err
@@ -351,7 +358,7 @@ type NamedSource struct {
 func (s *Snapshot) Sources() []NamedSource {
 	return []NamedSource{
 		{fleet.PolicyName, &s.Policy}, {fleet.RegistryPrefix, &s.Registry}, {fleet.HeartbeatPrefix, &s.Heartbeats},
-		{LeasePrefix, &s.Leases}, {SessionPrefix, &s.Sessions}, {AuditPrefix, &s.Audit}, {fleet.MarkerName, &s.Marker},
+		{LeasePrefix, &s.Leases}, {SessionPrefix, &s.Sessions}, {AuditPrefix, &s.Audit}, {fleet.DrainPrefix, &s.Drains}, {fleet.MarkerName, &s.Marker},
 	}
 }
 
@@ -363,6 +370,9 @@ type Fleet struct {
 	// Heartbeats and Nodes say who is live, judged by Now; both are nil where nodes were not read.
 	Heartbeats []fleet.HeartbeatEntry
 	Nodes      []fleet.Node
+	// Drains has the marks of drained nodes, by node; of one that cannot be read,
+	// only the node. It is nil where they were not read.
+	Drains map[string]fleet.DrainMark
 	// Now is the time that ages are judged by: the store's clock, where it tells it (H20).
 	Now time.Time
 	// Skew is how far the store's clock is ahead of this machine's; SkewKnown tells whether
@@ -383,6 +393,7 @@ func NewFleet(ctx context.Context, s *Snapshot, versions ...fleet.Version) (*Fle
 		// Without the registry it would warn that this was not listed.
 		f.State = fleet.NewPoller(policyOnly{s}, fleet.PollerOptions{Versions: versions}).Poll(ctx)
 	}
+	f.readDrains(ctx)
 	if !s.Heartbeats.Read {
 		return f, nil
 	}
@@ -399,6 +410,24 @@ func NewFleet(ctx context.Context, s *Snapshot, versions ...fleet.Version) (*Fle
 	f.Nodes = fleet.Nodes(heartbeats, f.Now, f.Timeout())
 	f.assigner = sync.OnceValues(func() (*fleet.Assigner, error) { return fleet.NewAssigner(f.Nodes) })
 	return f, nil
+}
+
+func (f *Fleet) readDrains(ctx context.Context) {
+	if !f.Snapshot.Drains.Read {
+		return
+	}
+	f.Drains = map[string]fleet.DrainMark{}
+	for _, o := range f.Snapshot.Drains.Objects {
+		node, ok := fleet.ParseDrainName(o.Name)
+		if !ok {
+			continue
+		}
+		// Whatever is in it, the node is drained.
+		object, _ := f.Snapshot.Get(ctx, o.Name)
+		mark, _ := fleet.ParseDrainMark(object.Body)
+		mark.Node = node
+		f.Drains[node] = mark
+	}
 }
 
 // Timeout is the age from which on a heartbeat counts as dead.

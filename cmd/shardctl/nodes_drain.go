@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/operate"
+)
+
+type nodesDrainOptions struct {
+	root       rootFlags
+	guard      changeGuard
+	by, reason string
+	undrain    bool
+}
+
+func newNodesDrainCmd(a *app) *cobra.Command {
+	o := &nodesDrainOptions{}
+	cmd := &cobra.Command{
+		Use:   "drain NODE",
+		Short: "Take all work away from a node, before it is stopped",
+		Long: `Take all work away from a node of "shardctl run": a mark under drain/, which the node
+looks for every config_poll. It then stops its tasks, gives their leases back, and
+offers no services, so that others take over; it stays live. "shardctl wait --for
+drained=NODE" waits for that, and "nodes undrain" undoes it. The mark stays when the
+node is started anew.
+
+A node of Sleet does not look for marks: stop it, and others take over at their next
+look.`,
+		Example: `  shardctl nodes drain 3-node --reason 'new kernel' --root s3://bucket/fleet --dry-run
+  shardctl nodes drain 3-node --reason 'new kernel' --root s3://bucket/fleet --yes`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.runNodesDrain(cmd.Context(), o, args[0]) },
+	}
+	o.root.bindLive(cmd)
+	o.guard.bind(cmd)
+	bindAuthor(cmd, &o.by, &o.reason)
+	return cmd
+}
+
+func newNodesUndrainCmd(a *app) *cobra.Command {
+	o := &nodesDrainOptions{undrain: true}
+	cmd := &cobra.Command{
+		Use:   "undrain NODE",
+		Short: "Undo nodes drain",
+		Long: `Undo "nodes drain": the mark goes, and the node offers its services again at its next
+look, within config_poll.`,
+		Example: "  shardctl nodes undrain 3-node --root s3://bucket/fleet",
+		Args:    cobra.ExactArgs(1),
+		RunE:    func(cmd *cobra.Command, args []string) error { return a.runNodesDrain(cmd.Context(), o, args[0]) },
+	}
+	o.root.bindLive(cmd)
+	o.guard.bind(cmd)
+	return cmd
+}
+
+// drainResult says who drained a node.
+type drainResult struct {
+	By     string    `json:"by,omitempty"`
+	Reason string    `json:"reason,omitempty"`
+	At     time.Time `json:"at,omitzero"`
+}
+
+// nodesDrainResult is what `nodes drain` and `nodes undrain` print.
+type nodesDrainResult struct {
+	SchemaVersion int              `json:"schema_version"`
+	Root          string           `json:"root"`
+	DryRun        bool             `json:"dry_run" jsonschema:"nothing was done, this is what would be"`
+	Node          string           `json:"node"`
+	Object        string           `json:"object" jsonschema:"the mark, relative to the root"`
+	Changed       bool             `json:"changed" jsonschema:"false where the mark was there already, or was not there"`
+	Mark          *drainResult     `json:"mark,omitempty" jsonschema:"the mark that is there, or that went"`
+	WithinSeconds float64          `json:"within_seconds" jsonschema:"how often a node looks for its mark, by the policy"`
+	Handover      []handoverResult `json:"handover" jsonschema:"who gets what the node runs"`
+}
+
+func (a *app) runNodesDrain(ctx context.Context, o *nodesDrainOptions, node string) error {
+	if !o.undrain && strings.TrimSpace(o.reason) == "" {
+		return usageError("a drain needs a --reason").withHint("say why, for whoever looks at it later")
+	}
+	if o.by == "" {
+		o.by = a.person()
+	}
+	c, err := a.openFleet(ctx, &o.root)
+	if err != nil {
+		return err
+	}
+	var plan *operate.Drain
+	err = c.within(ctx, func(ctx context.Context) error {
+		if o.undrain {
+			plan, err = operate.PlanUndrain(ctx, c.reader(), c.Fleet, node)
+		} else {
+			plan, err = operate.PlanDrain(ctx, c.reader(), c.Fleet, fleet.NewDrainMark(node, o.by, o.reason, a.now()))
+		}
+		return err
+	})
+	if err != nil {
+		return drainError(err, node, c.Snapshot.Root)
+	}
+	poll := c.State.Policy.Node.ConfigPoll.Std()
+	result := o.result(c, plan, poll)
+	if err := o.printPlan(a.forPeople(&o.guard), a, result); err != nil {
+		return err
+	}
+	if !o.guard.dryRun && plan.Changes {
+		if ok, err := a.confirm(ctx, &o.guard, fmt.Sprintf("%s %s?", o.verb(), node)); !ok {
+			return orNothingChanged(err)
+		}
+		if err := c.within(ctx, func(ctx context.Context) error { return plan.Do(ctx, c.store) }); err != nil {
+			return fmt.Errorf("%s %s: %w", o.verb(), node, err)
+		}
+		result = o.result(c, plan, poll)
+		a.log.Info("mark changed", "node", node, "object", plan.Object, "drain", !o.undrain)
+	}
+	if o.guard.dryRun && a.printsTables() {
+		return nil
+	}
+	return a.printer().Print(o.document(result))
+}
+
+func (o *nodesDrainOptions) verb() string {
+	if o.undrain {
+		return "undrain"
+	}
+	return "drain"
+}
+
+func (o *nodesDrainOptions) result(c *fleetToChange, plan *operate.Drain, poll time.Duration) *nodesDrainResult {
+	r := &nodesDrainResult{
+		SchemaVersion: 1, Root: c.Snapshot.Root, DryRun: o.guard.dryRun, Node: plan.Node, Object: plan.Object, Changed: plan.Changes,
+		WithinSeconds: poll.Seconds(), Handover: newHandover(plan.Handover),
+	}
+	if !o.undrain || plan.Changes {
+		r.Mark = &drainResult{By: plan.Mark.By, Reason: plan.Mark.Reason, At: plan.Mark.At}
+	}
+	return r
+}
+
+// drainError gives errors about drains their exit code and a next step.
+func drainError(err error, node, root string) error {
+	var (
+		dead  *operate.DeadError
+		sleet *operate.UndrainableError
+	)
+	refused := &exitError{code: exitRefused, err: err, object: node}
+	switch {
+	case errors.As(err, &sleet):
+		return refused.withHint("stop it with SIGINT: it takes its heartbeat with it, and others take over at their next look")
+	case errors.As(err, &dead):
+		return refused.withHint("others have taken over already; shardctl heartbeats release removes its heartbeat")
+	case errors.Is(err, fs.ErrNotExist):
+		return failure("%s", strings.TrimSuffix(err.Error(), ": "+fs.ErrNotExist.Error())).about(node).withHint("shardctl nodes list --root %s shows the nodes", root)
+	}
+	return err
+}
+
+// printPlan says what the change does.
+func (o *nodesDrainOptions) printPlan(w io.Writer, a *app, r *nodesDrainResult) error {
+	node := render.Printable(r.Node)
+	within := time.Duration(r.WithinSeconds * float64(time.Second))
+	var err error
+	switch {
+	case !r.Changed && o.undrain:
+		_, err = fmt.Fprintf(w, "%s is not drained\n", node)
+	case !r.Changed:
+		_, err = fmt.Fprintf(w, "%s is drained already%s\n", node, r.Mark.since())
+	case o.undrain:
+		_, err = fmt.Fprintf(w, "%s offers its services again within %v; it is drained%s\n", node, within, r.Mark.since())
+	case len(r.Handover) == 0:
+		_, err = fmt.Fprintf(w, "%s offers nothing any more within %v; nothing is assigned to it\n", node, within)
+	default:
+		if _, err = fmt.Fprintf(w, "%s gives up what it runs within %v, and others get it:\n", node, within); err != nil {
+			return err
+		}
+		p := a.printer()
+		p.Out, p.Format, p.Terminal = w, render.TableFormat, a.errTerminal
+		err = p.Table(handoverTable(r.Handover))
+	}
+	return err
+}
+
+// since says who drained a node, when and why, as far as the mark tells.
+func (d *drainResult) since() string {
+	text := ""
+	if !d.At.IsZero() {
+		text += ", since " + d.At.Format(time.RFC3339)
+	}
+	if d.By != "" {
+		text += " by " + render.Printable(d.By)
+	}
+	if d.Reason != "" {
+		text += ": " + render.Printable(d.Reason)
+	}
+	return text
+}
+
+func (o *nodesDrainOptions) document(r *nodesDrainResult) render.Document {
+	state := "drained"
+	switch {
+	case o.undrain && !r.Changed:
+		state = "not drained"
+	case o.undrain:
+		state = "undrained"
+	case !r.Changed:
+		state = "drained already"
+	}
+	if r.DryRun && r.Changed {
+		state = "would be " + state
+	}
+	t := render.Table{
+		Columns: []render.Column{{Name: "NODE"}, {Name: "STATE"}, {Name: "OBJECT", Wide: true}},
+		Rows:    [][]render.Cell{{render.Text(r.Node), render.Text(state), render.Text(r.Object)}},
+	}
+	return render.Document{Value: r, Rows: t, Names: []string{r.Node}, Text: func(p *render.Printer) error { return p.Table(t) }}
+}

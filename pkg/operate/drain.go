@@ -1,0 +1,132 @@
+package operate
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/inspect"
+)
+
+// Drain is the change of a node's mark, looked at: it comes, or it goes.
+type Drain struct {
+	// Node is the node's id, Object its mark.
+	Node, Object string
+	// Mark is what will be there, or what was there and goes.
+	Mark fleet.DrainMark
+	// Changes is false where the mark is there already, or has gone already.
+	Changes bool
+	// Handover says who gets what the node runs.
+	Handover []Handover
+
+	undrain bool
+}
+
+// DeadError says that a node is not live, so that there is nothing to drain.
+type DeadError struct {
+	Node string
+	Age  time.Duration
+}
+
+func (e *DeadError) Error() string {
+	return fmt.Sprintf("node %q is dead: its heartbeat is %v old", e.Node, e.Age.Truncate(time.Second))
+}
+
+// UndrainableError says that a node does not look for marks: it is one of Sleet.
+type UndrainableError struct{ Node string }
+
+func (e *UndrainableError) Error() string {
+	return fmt.Sprintf("node %q is one of Sleet, which cannot be drained", e.Node)
+}
+
+// PlanDrain looks at what draining a node does. The fleet must have been read with
+// its nodes and registry. A node without a heartbeat is an error that wraps
+// [fs.ErrNotExist], a dead one a [*DeadError], one of Sleet an [*UndrainableError].
+func PlanDrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, mark fleet.DrainMark) (*Drain, error) {
+	d := &Drain{Node: mark.Node, Object: fleet.DrainName(mark.Node), Mark: mark, Changes: true}
+	at := slices.IndexFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == d.Node })
+	if at < 0 {
+		return nil, fmt.Errorf("node %q has no heartbeat in %s: %w", d.Node, f.Snapshot.Root, fs.ErrNotExist)
+	}
+	node := f.Nodes[at]
+	if !node.Live {
+		return nil, &DeadError{d.Node, node.Age}
+	}
+	object, err := r.Get(ctx, node.Heartbeat.Name)
+	if err != nil {
+		return nil, fmt.Errorf("whose node %q is cannot be told: %w", d.Node, err)
+	}
+	switch body, err := fleet.ParseHeartbeat(object.Body); {
+	case err != nil:
+		return nil, fmt.Errorf("whose node %q is cannot be told: %w", d.Node, err)
+	case body.Instance == "":
+		return nil, &UndrainableError{d.Node}
+	}
+	if d.Handover, err = handover(f, node); err != nil {
+		return nil, err
+	}
+	return d, d.look(ctx, r)
+}
+
+// PlanUndrain looks at what taking away a node's mark does. A node that has neither
+// a mark nor a heartbeat is an error that wraps [fs.ErrNotExist].
+func PlanUndrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, node string) (*Drain, error) {
+	d := &Drain{Node: node, Object: fleet.DrainName(node), undrain: true}
+	if err := d.look(ctx, r); err != nil {
+		return nil, err
+	}
+	if !d.Changes && !slices.ContainsFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == node }) {
+		return nil, fmt.Errorf("node %q has neither a heartbeat nor a mark in %s: %w", node, f.Snapshot.Root, fs.ErrNotExist)
+	}
+	return d, nil
+}
+
+// look reads the mark that is there.
+func (d *Drain) look(ctx context.Context, r objstore.Reader) error {
+	object, err := r.Get(ctx, d.Object)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.Changes = !d.undrain
+		return nil
+	case err != nil:
+		return err
+	}
+	d.Changes = d.undrain
+	d.Mark, _ = fleet.ParseDrainMark(object.Body) // whatever is in it, it drains
+	d.Mark.Node = d.Node
+	return nil
+}
+
+// Do writes the mark, or takes it away. Where somebody else was quicker, there is
+// nothing left to do, and Changes is false.
+func (d *Drain) Do(ctx context.Context, store objstore.Store) error {
+	if !d.Changes {
+		return nil
+	}
+	if d.undrain {
+		if err := store.Delete(ctx, d.Object); !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	body, err := json.Marshal(d.Mark)
+	if err != nil {
+		return err
+	}
+	_, err = store.Create(ctx, d.Object, body)
+	if !errors.Is(err, objstore.ErrExists) {
+		return err
+	}
+	there, err := store.Get(ctx, d.Object)
+	if err == nil && bytes.Equal(there.Body, body) {
+		return nil // a repeated request met its own mark (HAZARDS H12a)
+	}
+	return d.look(ctx, store)
+}
