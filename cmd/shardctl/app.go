@@ -111,7 +111,7 @@ placements of its own.`,
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}
-	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newLeasesCmd(a), newGossipCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a), newFleetsCmd(a)} {
+	for _, sub := range []*cobra.Command{newStatusCmd(a), newNodesCmd(a), newHeartbeatsCmd(a), newLeasesCmd(a), newGossipCmd(a), newDatabasesCmd(a), newConfigCmd(a), newSnapshotCmd(a), newDoctorCmd(a), newWaitCmd(a), newFleetsCmd(a)} {
 		sub.GroupID = "fleet"
 		cmd.AddCommand(sub)
 	}

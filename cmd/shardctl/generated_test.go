@@ -160,6 +160,7 @@ var schemaOf = map[string]reflect.Type{
 	"leases-sessions-kill":  reflect.TypeFor[sessionKilled](),
 	"leases-sessions-prune": reflect.TypeFor[sessionsPruned](),
 	"nodes-drain":           reflect.TypeFor[nodesDrainResult](),
+	"wait":                  reflect.TypeFor[waitResult](),
 }
 
 func schema(t testing.TB, name string) *jsonschema.Schema {
@@ -271,6 +272,9 @@ func TestOutputMatchesSchema(t *testing.T) {
 		}{name, append(args, "--root", root)})
 	}
 	tests = append(tests, struct {
+		schema string
+		args   []string
+	}{"wait", []string{"wait", "--for", "gone=dead", "--for", "live=nobody", "--wait-timeout", "1ms", "--root", root}}, struct {
 		schema string
 		args   []string
 	}{"nodes-drain", []string{"nodes", "undrain", "ours", "--yes", "--root", root}})

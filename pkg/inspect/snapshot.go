@@ -97,6 +97,14 @@ type Parts struct {
 	Drains bool
 }
 
+// And is what is in one of two; records of leases are read without a limit.
+func (p Parts) And(other Parts) Parts {
+	return Parts{
+		Nodes: p.Nodes || other.Nodes, Registry: p.Registry || other.Registry, Bodies: p.Bodies || other.Bodies,
+		Leases: p.Leases || other.Leases, Audit: p.Audit || other.Audit, Drains: p.Drains || other.Drains,
+	}
+}
+
 // readParallel is how many objects are read at once.
 const readParallel = 32
 

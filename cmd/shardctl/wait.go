@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/inspect"
+)
+
+type waitOptions struct {
+	root     rootFlags
+	wants    []string
+	service  string
+	most     time.Duration
+	interval time.Duration
+}
+
+func newWaitCmd(a *app) *cobra.Command {
+	o := &waitOptions{}
+	cmd := &cobra.Command{
+		Use:   "wait",
+		Short: "Wait until a fleet is as a script wants it",
+		Long: `Wait until a fleet is as a script wants it, and look at its root every --interval.
+
+  live=NODE       the node's heartbeat is younger than the timeout
+  gone=NODE       it is not, or there is none
+  drained=NODE    the node is live, is marked as drained, and offers nothing
+  owner=KEY:NODE  the node has the key. KEY is that of a lease, which the node holds;
+                  or the URL of a database, whose --service placement gives to the
+                  node, and no other node holds by a lease
+  balanced        every assignment has its nodes, each node says that it works on
+                  what is assigned to it and on nothing else, and no lease is held
+                  elsewhere than placement says
+
+With several --for all must be so at one look. The exit code is 1 when --wait-timeout
+ends before, and 5 when the store cannot be reached at the first look or at the last
+one; looks in between that fail are made again. --timeout bounds each look.`,
+		Example: `  shardctl wait --for live=3-node --root s3://bucket/fleet --wait-timeout 2m
+  shardctl wait --for drained=3-node --for balanced --root s3://bucket/fleet
+  shardctl wait --for owner=s3://acme-prod/tenants/0042:2-node --service gc --root s3://bucket/fleet`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runWait(cmd.Context(), o) },
+	}
+	o.root.bindLive(cmd)
+	flags := cmd.Flags()
+	flags.StringArrayVar(&o.wants, "for", nil, "what to wait for: "+inspect.ConditionForms)
+	flags.StringVar(&o.service, "service", fleet.GC.String(), "service of owner=DATABASE:NODE: "+serviceList())
+	flags.DurationVar(&o.most, "wait-timeout", 0, "how long to wait at most; 0 means for ever")
+	flags.DurationVar(&o.interval, "interval", time.Second, "time between two looks")
+	completeWith(cmd, "wait-timeout")
+	completeWith(cmd, "interval")
+	// It fails only for a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("for", a.completeConditions)
+	return cmd
+}
+
+// completeConditions offers the forms of conditions, and the nodes in them.
+func (a *app) completeConditions(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	for _, form := range []string{"live=", "gone=", "drained="} {
+		if id, found := strings.CutPrefix(typed, form); found {
+			nodes, directive := a.completeNodes(cmd, nil, id)
+			for i, node := range nodes {
+				if !strings.HasPrefix(node, "_activeHelp_") {
+					nodes[i] = form + node
+				}
+			}
+			return nodes, directive
+		}
+	}
+	return []cobra.Completion{"live=", "gone=", "drained=", "owner=", "balanced"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// waitResult is what `wait` prints.
+type waitResult struct {
+	SchemaVersion int             `json:"schema_version"`
+	Root          string          `json:"root"`
+	Met           bool            `json:"met" jsonschema:"all conditions were met at one look"`
+	WaitedSeconds float64         `json:"waited_seconds"`
+	Conditions    []waitCondition `json:"conditions" jsonschema:"as the last look showed them"`
+}
+
+type waitCondition struct {
+	For string `json:"for"`
+	Met bool   `json:"met"`
+	Why string `json:"why,omitempty" jsonschema:"what it is instead, where it is not met"`
+}
+
+func (a *app) runWait(ctx context.Context, o *waitOptions) error {
+	service, err := fleet.ParseService(o.service)
+	switch {
+	case err != nil:
+		return usageError("--service: %w", err).about(o.service)
+	case len(o.wants) == 0:
+		return usageError("there is nothing to wait for").withHint("say what with --for: %s", inspect.ConditionForms)
+	case o.most < 0:
+		return usageError("--wait-timeout %v is below 0", o.most)
+	case o.interval <= 0:
+		return usageError("--interval %v is not above 0", o.interval)
+	}
+	var conditions []inspect.Condition
+	var parts inspect.Parts
+	for _, want := range o.wants {
+		c, err := inspect.ParseCondition(want, service)
+		if err != nil {
+			return usageError("--for: %w", err).about(want)
+		}
+		conditions = append(conditions, c)
+		parts = parts.And(c.Parts())
+	}
+	start := a.now()
+	said := ""
+	for look := 1; ; look++ {
+		result, err := a.lookFor(ctx, o, conditions, parts)
+		waited := a.now().Sub(start)
+		over := o.most > 0 && waited >= o.most
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && (look == 1 || over || !worthAnotherLook(err)):
+			return err
+		case err != nil:
+			a.log.Warn("look failed", "error", err)
+		default:
+			result.WaitedSeconds = waited.Seconds()
+			if result.Met || over {
+				return a.endWait(result, o.most)
+			}
+			if first := result.firstUnmet(); first != said {
+				said = first
+				a.note("waiting: %s", render.Printable(first))
+			}
+		}
+		pause := o.interval
+		if o.most > 0 {
+			pause = min(pause, max(o.most-waited, 0))
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// worthAnotherLook tells failures that may pass from those that will not.
+func worthAnotherLook(err error) bool {
+	return errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// lookFor looks once.
+func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.Condition, parts inspect.Parts) (*waitResult, error) {
+	found, err := a.readFleet(ctx, &o.root, parts)
+	if err != nil {
+		return nil, err
+	}
+	result := &waitResult{SchemaVersion: 1, Root: found.Snapshot.Root, Met: true, Conditions: []waitCondition{}}
+	for _, c := range conditions {
+		why, err := c.Check(ctx, found)
+		if err != nil {
+			return nil, err
+		}
+		result.Conditions = append(result.Conditions, waitCondition{c.String(), why == "", why})
+		result.Met = result.Met && why == ""
+	}
+	return result, nil
+}
+
+func (a *app) endWait(result *waitResult, most time.Duration) error {
+	t := render.Table{Columns: []render.Column{{Name: "FOR"}, {Name: "MET"}, {Name: "WHY"}}}
+	var names []string
+	for _, c := range result.Conditions {
+		met := render.Text("yes").With(render.Good)
+		if !c.Met {
+			met = render.Text("no").With(render.Act)
+		} else {
+			names = append(names, c.For)
+		}
+		t.Rows = append(t.Rows, []render.Cell{render.Text(c.For), met, textOr(c.Why)})
+	}
+	err := a.printer().Print(render.Document{Value: result, Rows: t, Names: names, Text: func(p *render.Printer) error { return p.Table(t) }})
+	if err != nil || result.Met {
+		return err
+	}
+	return failure("waited %v: %s", most, result.firstUnmet()).about(result.Root)
+}
+
+// firstUnmet says in words what is not so.
+func (r *waitResult) firstUnmet() string {
+	for _, c := range r.Conditions {
+		if !c.Met {
+			return fmt.Sprintf("%s: %s", c.For, c.Why)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,238 @@
+package inspect
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
+)
+
+// Condition is something that a fleet may come to.
+type Condition struct {
+	text string
+	// check says why it is not so yet; "" where it is.
+	check func(ctx context.Context, f *Fleet) (string, error)
+	parts Parts
+}
+
+// ConditionForms are the forms of conditions, for people.
+const ConditionForms = "live=NODE, gone=NODE, drained=NODE, owner=KEY:NODE, balanced"
+
+// ParseCondition reads a condition:
+//
+//	live=NODE       the node's heartbeat is younger than the timeout
+//	gone=NODE       it is not, or there is none
+//	drained=NODE    the node is live, its mark is there, and it offers nothing
+//	owner=KEY:NODE  the node has the key; KEY is that of a lease, or the URL of a
+//	                database, which stands for its assignment of the service
+//	balanced        every assignment has its nodes, each node says that it works
+//	                on what is assigned to it and on nothing else, and no lease is
+//	                held elsewhere than placement says
+func ParseCondition(text string, service fleet.Service) (Condition, error) {
+	kind, value, hasValue := strings.Cut(text, "=")
+	c := Condition{text: text, parts: Parts{Nodes: true, Registry: true}}
+	if hasValue && value == "" {
+		return c, fmt.Errorf("condition %q names nothing", text)
+	}
+	switch {
+	case kind == "live" && hasValue:
+		c.check = func(_ context.Context, f *Fleet) (string, error) { return f.notLive(value), nil }
+	case kind == "gone" && hasValue:
+		c.check = func(_ context.Context, f *Fleet) (string, error) {
+			if n := f.node(value); n != nil && n.Live {
+				return "it is live", nil
+			}
+			return "", nil
+		}
+	case kind == "drained" && hasValue:
+		c.parts.Drains = true
+		c.check = func(_ context.Context, f *Fleet) (string, error) { return f.notDrained(value), nil }
+	case kind == "owner" && hasValue:
+		at := strings.LastIndexByte(value, ':')
+		if at < 1 || at == len(value)-1 {
+			return c, fmt.Errorf("condition %q is not of the form owner=KEY:NODE", text)
+		}
+		key, node := value[:at], value[at+1:]
+		c.parts.Leases = true
+		c.check = func(ctx context.Context, f *Fleet) (string, error) { return f.notOwned(ctx, key, service, node) }
+	case text == "balanced":
+		c.parts.Bodies, c.parts.Leases, c.parts.Drains = true, true, true
+		c.check = func(ctx context.Context, f *Fleet) (string, error) { return f.notBalanced(ctx) }
+	default:
+		return c, fmt.Errorf("condition %q is none of %s", text, ConditionForms)
+	}
+	return c, nil
+}
+
+// String is the condition as it was given.
+func (c Condition) String() string { return c.text }
+
+// Parts are what has to be read of a root to tell.
+func (c Condition) Parts() Parts { return c.parts }
+
+// Check says why the fleet is not as the condition wants it; "" where it is.
+func (c Condition) Check(ctx context.Context, f *Fleet) (string, error) { return c.check(ctx, f) }
+
+func (f *Fleet) node(id string) *fleet.Node {
+	at := slices.IndexFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == id })
+	if at < 0 {
+		return nil
+	}
+	return &f.Nodes[at]
+}
+
+func (f *Fleet) notLive(id string) string {
+	switch n := f.node(id); {
+	case n == nil:
+		return "it has no heartbeat"
+	case !n.Live:
+		return "it is dead"
+	}
+	return ""
+}
+
+func (f *Fleet) notDrained(id string) string {
+	if why := f.notLive(id); why != "" {
+		return why
+	}
+	if _, marked := f.Drains[id]; !marked {
+		return "it has no mark"
+	}
+	if n := f.node(id); len(n.Services) > 0 {
+		return fmt.Sprintf("it still offers %d services", len(n.Services))
+	}
+	return ""
+}
+
+// errNoRecords says that there are too many leases to be read, which [Parts] avoid.
+var errNoRecords = errors.New("the records of leases were not read")
+
+func (f *Fleet) notOwned(ctx context.Context, key string, service fleet.Service, node string) (string, error) {
+	lease := key
+	if url, err := fleet.CanonicalURL(key); err == nil {
+		if d, registered := f.State.Find(url); registered {
+			placed, why, err := f.placed(d, service)
+			if err != nil {
+				return "", err
+			}
+			switch {
+			case why != "":
+				return why, nil
+			case !slices.Contains(placed, node):
+				return fmt.Sprintf("placement names %s", nodesOrNone(placed)), nil
+			}
+			lease = fleet.AssignmentKey(service, "", url)
+		}
+	}
+	placedOnly := lease != key // a database need not have a lease
+	holder := ""
+	complete, err := f.eachLease(ctx, func(i *leases.Item, _ LeaseFacts) {
+		if i.Err == nil && i.Record.Key == lease {
+			if state := LeaseState(i); state == "held" || state == "revoking" {
+				holder = i.Record.Node
+			}
+		}
+	})
+	switch {
+	case err != nil:
+		return "", err
+	case !complete && !placedOnly:
+		return "", errNoRecords
+	case holder == node, holder == "" && placedOnly:
+		return "", nil
+	case holder == "":
+		return "nobody holds it", nil
+	}
+	return fmt.Sprintf("%s holds it", holder), nil
+}
+
+// placed are the nodes of a database's assignment.
+func (f *Fleet) placed(d fleet.Database, service fleet.Service) (nodes []string, why string, err error) {
+	assigner, err := f.Assigner()
+	if err != nil {
+		return nil, "", err
+	}
+	if d.Disabled {
+		return nil, "its database is disabled", nil
+	}
+	for _, as := range assigner.Assign(d.URL, f.State.Settings(d)) {
+		if as.Service == service && as.Target == "" {
+			return as.Nodes, "", nil
+		}
+	}
+	return nil, fmt.Sprintf("its database does not have %s", service), nil
+}
+
+func nodesOrNone(nodes []string) string {
+	if len(nodes) == 0 {
+		return "no node"
+	}
+	return strings.Join(nodes, ", ")
+}
+
+func (f *Fleet) notBalanced(ctx context.Context) (string, error) {
+	assigner, err := f.Assigner()
+	if err != nil {
+		return "", err
+	}
+	type share struct {
+		node    string
+		service fleet.Service
+	}
+	want := map[share]uint64{}
+	why := ""
+	assigner.AssignAll(f.State, f.State.Databases, func(i int, _ *fleet.Settings, assignments []fleet.Assignment) {
+		d := f.State.Databases[i]
+		if d.Disabled {
+			return
+		}
+		for _, as := range assignments {
+			if len(as.Nodes) == 0 && why == "" {
+				why = fmt.Sprintf("no live node runs %s of %s", as.Service, d.URL)
+			}
+			for _, node := range as.Nodes {
+				want[share{node, as.Service}]++
+			}
+		}
+	})
+	if why != "" {
+		return why, nil
+	}
+	bodies, _ := fleet.ReadHeartbeats(ctx, f.Snapshot, f.Nodes, 1)
+	for _, n := range f.Nodes {
+		if !n.Live {
+			continue
+		}
+		if _, marked := f.Drains[n.ID]; marked && len(n.Services) > 0 {
+			return fmt.Sprintf("%s is being drained", n.ID), nil
+		}
+		body := bodies[n.Heartbeat.Name]
+		if body == nil && len(n.Services) > 0 {
+			return fmt.Sprintf("%s does not tell what it runs", n.ID), nil
+		}
+		for _, service := range n.Services {
+			var has uint64
+			for _, s := range body.Services {
+				if s.Service == service {
+					has = s.Running + s.Backoff
+				}
+			}
+			if assigned := want[share{n.ID, service}]; has != assigned {
+				return fmt.Sprintf("%s works on %d of %s, and %d are assigned to it", n.ID, has, service, assigned), nil
+			}
+		}
+	}
+	misplaced := ""
+	if _, err := f.eachLease(ctx, func(i *leases.Item, facts LeaseFacts) {
+		if misplaced == "" && facts.Misplaced && Held(i) {
+			misplaced = fmt.Sprintf("%s holds %s, and placement names %s", i.Record.Node, i.Record.Key, facts.Owner)
+		}
+	}); err != nil {
+		return "", err
+	}
+	return misplaced, nil
+}
