@@ -372,6 +372,7 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 		}()
 	}
 	r.log.Info("node starts", "node", r.o.nodeID, "root", r.where, "instance", node.Instance(), "services", strings.Join(tasks.names(), ","))
+	go r.a.supervisor().follow(serving, ctx, node.Status, func(err error) { r.log.Warn("supervisor not told", "error", err) })
 	err = node.Run(ctx)
 	var duplicate *membership.DuplicateError
 	if errors.As(err, &duplicate) {
