@@ -62,7 +62,7 @@ func alike(page string) string {
 // docs lists the pages that people write, by their path in the repository.
 func docs(t *testing.T) []string {
 	t.Helper()
-	names := []string{"README.md", "bench/README.md", "examples/fleet/README.md"}
+	names := []string{"README.md", "bench/README.md", "examples/fleet/README.md", "examples/tasks/README.md"}
 	err := fs.WalkDir(os.DirFS(repository), "docs", func(path string, d fs.DirEntry, err error) error {
 		if err == nil && strings.HasSuffix(path, ".md") && !strings.HasPrefix(path, "docs/reference/") {
 			names = append(names, path)
