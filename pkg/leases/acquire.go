@@ -119,15 +119,16 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 	now := p.clock.Elapsed()
 	p.mu.Lock()
 	sent, ours := p.rules.sentAt(e.tries, &item.Record)
+	session := p.session
 	p.mu.Unlock()
-	if !ours || e.lease != nil {
+	if !ours || e.lease != nil || (item.Record.Session && session == nil) {
 		return nil
 	}
 	l := &Lease{p: p, key: item.Key, epoch: item.Record.Epoch, instance: item.Record.Instance, terms: terms}
 	if item.Record.Session {
 		p.mu.Lock()
-		l.session = p.session
-		l.session.stop = max(l.session.stop, terms.Stop)
+		l.session = session
+		session.stop = max(session.stop, terms.Stop)
 		p.mu.Unlock()
 	}
 	p.confirm(e, l, *item, sent)

@@ -123,7 +123,9 @@ func NewKeeper(store Store, o KeeperOptions) *Keeper {
 }
 
 // Acquire takes a key, once, and keeps it. A key that is kept already is returned
-// as it is. Errors are those of [Process.Acquire].
+// as it is, renewed first where little of its time is left (HAZARDS H4). Errors
+// are those of [Process.Acquire], and a [*RevokedError] for a key that is kept
+// and is to be given up.
 func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
 	return k.acquire(ctx, key, 1)
 }
@@ -158,17 +160,23 @@ func inParallel(parallel, n int, do func(i int)) {
 func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, error) {
 	k.mu.Lock()
 	h := k.held[key]
+	revoked := h != nil && h.revoked
 	closed := k.closed
 	terms := k.o.Terms
 	terms.Session = k.o.Sessions == SessionAlways || (k.o.Sessions == SessionFromMany && len(k.held)+of >= ManyKeys)
+	if h != nil {
+		terms.Session = h.lease.session != nil
+	}
 	k.mu.Unlock()
 	switch {
 	case closed:
 		return nil, ErrKeeperClosed
-	case h != nil:
+	case revoked: // L7
+		return nil, &RevokedError{key, h.lease.epoch, *h.lease.Revoked()}
+	case h != nil && h.lease.Fresh():
 		return h, nil
 	}
-	l, err := k.store.Acquire(ctx, key, terms)
+	l, err := k.store.Acquire(ctx, key, terms) // extends what is kept, and ends soon (H4)
 	if err != nil {
 		return nil, err
 	}
@@ -178,33 +186,47 @@ func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, e
 			k.lose(h, h.lease.Err())
 		}
 	}()
-	k.mu.Lock()
+	for {
+		k.mu.Lock()
+		old := k.held[key]
+		if err := l.Err(); err != nil { // another goroutine has given it back meanwhile
+			k.mu.Unlock()
+			return nil, err
+		}
+		if k.closed {
+			k.mu.Unlock()
+			return nil, errors.Join(ErrKeeperClosed, k.release(ctx, l))
+		}
+		if old == nil || old.lease == l {
+			break
+		}
+		k.mu.Unlock()
+		k.lose(old, old.lease.overBy(l))
+	}
 	defer k.mu.Unlock()
-	if h := k.held[key]; h != nil { // by another goroutine meanwhile
-		return h, nil
-	}
-	if k.closed {
-		return nil, ErrKeeperClosed // its TTL will end it
-	}
-	h = &HeldLease{lease: l}
-	h.ctx, h.cancel = context.WithCancelCause(context.Background())
-	k.held[key] = h
-	now := k.clock.Elapsed()
+	now, ttl := k.clock.Elapsed(), l.TTL()
+	end := now + l.Left() - k.margin()
 	if l.session != nil {
 		if k.session.instance != l.instance {
 			over = k.ofSession(k.session.instance) // that was lost, as the new one shows
-			k.session = keptSession{instance: l.instance, renew: now + l.TTL()/3}
+			k.session = keptSession{instance: l.instance, renew: now + ttl/3}
 		}
-		k.session.end = now + l.Left() - k.margin()
-		k.poke()
-		return h, nil
+		k.session.end = end
 	}
-	h.end = now + l.Left() - k.margin()
-	heap.Push(&k.ends, timed{h.end, h})
-	// The first renewals are spread, so that keys taken together are not
-	// renewed together for ever.
-	ttl := l.TTL()
-	heap.Push(&k.waiting, timed{now + ttl/6 + rand.N(ttl/6), h})
+	if h = k.held[key]; h == nil {
+		h = &HeldLease{lease: l}
+		h.ctx, h.cancel = context.WithCancelCause(context.Background())
+		k.held[key] = h
+		if l.session == nil {
+			heap.Push(&k.ends, timed{end, h})
+			// The first renewals are spread, so that keys taken together are not
+			// renewed together for ever.
+			heap.Push(&k.waiting, timed{now + ttl/6 + rand.N(ttl/6), h})
+		}
+	}
+	if l.session == nil {
+		h.end = end
+	}
 	k.poke()
 	return h, nil
 }
@@ -348,8 +370,10 @@ func (k *Keeper) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// drop forgets a lease; k.mu is held.
+// drop forgets a lease, and ends it at the same instant, so that nobody who
+// acquires the key meanwhile is given this one again (H6); k.mu is held.
 func (k *Keeper) drop(h *HeldLease) {
+	h.lease.Abandon()
 	h.gone = true
 	delete(k.held, h.lease.key)
 }
@@ -363,7 +387,6 @@ func (k *Keeper) lose(h *HeldLease, err error) {
 	}
 	k.drop(h)
 	k.mu.Unlock()
-	h.lease.Abandon()
 	h.cancel(err)
 	if k.o.OnLost != nil {
 		k.o.OnLost(h.lease.key, err)

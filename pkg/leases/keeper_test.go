@@ -194,6 +194,125 @@ func TestKeeperReleaseDuringRenewal(t *testing.T) {
 	})
 }
 
+// betweenStore lets something happen before a release.
+type betweenStore struct {
+	leases.Store
+	before func()
+}
+
+func (s betweenStore) Release(ctx context.Context, l *leases.Lease) error {
+	s.before()
+	return s.Store.Release(ctx, l)
+}
+
+// Somebody who acquires a key just when another goroutine gives it back does not
+// get the lease that is given back (HAZARDS H6).
+func TestKeeperAcquireDuringRelease(t *testing.T) {
+	for _, session := range []leases.SessionUse{leases.SessionNever, leases.SessionAlways} {
+		synctest.Test(t, func(t *testing.T) {
+			table := leases.NewMemory(nil)
+			var k *leases.Keeper
+			var again *leases.HeldLease
+			var acquireErr error
+			store := betweenStore{newProcess(t, table, "a"), func() { again, acquireErr = k.Acquire(t.Context(), "k") }}
+			k = leases.NewKeeper(store, leases.KeeperOptions{Terms: leases.Terms{TTL: 9 * time.Second}, Sessions: session})
+			first, err := k.Acquire(t.Context(), "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			releaseErr := k.Release(t.Context(), "k")
+			if acquireErr != nil {
+				t.Fatal(acquireErr)
+			}
+			item, err := store.Current(t.Context(), "k")
+			if err != nil || item.Record.State != leases.Held || item.Record.Epoch != again.Lease().Epoch() {
+				t.Fatalf("believed is epoch %d, until %v; stored is %+v, error %v", again.Lease().Epoch(), again.Lease().Left(), item.Record, err)
+			}
+			var lost *leases.LostError
+			if again.Context().Err() != nil || again.Lease().Epoch() <= first.Lease().Epoch() || first.Context().Err() == nil || !errors.As(releaseErr, &lost) {
+				t.Errorf("again: %v; first at epoch %d, then %d; release: %v", again.Context().Err(), first.Lease().Epoch(), again.Lease().Epoch(), releaseErr)
+			}
+			time.Sleep(time.Minute)
+			if again.Lease().Left() <= 0 || k.Get("k") != again {
+				t.Error("what was acquired is not kept")
+			}
+			store.before = func() {}
+			k.Close(t.Context())
+		})
+	}
+}
+
+// Acquire by the holder extends a lease that ends soon (HAZARDS H4).
+func TestKeeperAcquireExtends(t *testing.T) {
+	for _, session := range []leases.SessionUse{leases.SessionNever, leases.SessionAlways} {
+		synctest.Test(t, func(t *testing.T) {
+			const ttl = 30 * time.Second
+			store := &downStore{Store: newProcess(t, leases.NewMemory(nil), "a")}
+			k := leases.NewKeeper(store, leases.KeeperOptions{Terms: leases.Terms{TTL: ttl}, Sessions: session})
+			h, err := k.Acquire(t.Context(), "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.down.Store(true)
+			for h.Lease().Left() > 4*time.Second {
+				time.Sleep(time.Second)
+			}
+			again, err := k.Acquire(t.Context(), "k")
+			if err != nil || again != h || again.Lease().Left() < ttl/2 {
+				t.Fatalf("acquire gave a lease with %v left, error %v", again.Lease().Left(), err)
+			}
+			time.Sleep(10 * time.Second) // past its first end
+			if h.Context().Err() != nil || k.Stats().LeastLeft < 5*time.Second {
+				t.Errorf("extended, and it ended: %v; %v left", context.Cause(h.Context()), k.Stats().LeastLeft)
+			}
+			k.Close(t.Context())
+		})
+	}
+}
+
+// downStore cannot renew by itself.
+type downStore struct {
+	leases.Store
+	down atomic.Bool
+}
+
+func (s *downStore) Renew(ctx context.Context, l *leases.Lease, terms leases.Terms) error {
+	if s.down.Load() {
+		return &leases.BackendError{Op: "renew", Key: l.Key(), Err: leases.ErrUnreachable}
+	}
+	return s.Store.Renew(ctx, l, terms)
+}
+
+func (s *downStore) RenewSession(ctx context.Context) ([]*leases.Lease, error) {
+	if s.down.Load() {
+		return nil, &leases.BackendError{Op: "renew session", Err: leases.ErrUnreachable}
+	}
+	return s.Store.RenewSession(ctx)
+}
+
+// A key that is to be given up is refused to whoever asks for it anew (LEASES L7).
+func TestKeeperRefusesRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := leases.NewMemory(nil)
+		k := leases.NewKeeper(newProcess(t, table, "a"), leases.KeeperOptions{Terms: leases.Terms{TTL: 9 * time.Second}})
+		h, err := k.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := newProcess(t, table, "b").Revoke(t.Context(), "k", "b", "rebalance"); err != nil {
+			t.Fatal(err)
+		}
+		<-h.Context().Done()
+		var revoked *leases.RevokedError
+		if _, err := k.Acquire(t.Context(), "k"); !errors.As(err, &revoked) {
+			t.Errorf("error %v, want a RevokedError", err)
+		}
+		if err := k.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // BenchmarkKeeper has 10,000 leases at a store that takes 10 ms for each write,
 // and reports how long one round of renewals takes beside the third of the TTL
 // that it has (HAZARDS H5). One after another they would take 100 s.

@@ -258,6 +258,14 @@ func (l *Lease) Abandon() {
 	}
 }
 
+// overBy says why a lease is over whose key its process has by another one.
+func (l *Lease) overBy(next *Lease) error {
+	if err := l.Err(); err != nil {
+		return err
+	}
+	return &LostError{l.key, l.epoch, fmt.Sprintf("its process has the key at epoch %d now", next.epoch), nil}
+}
+
 // Revoked returns the mark that asks this process to let go, or nil. It shows
 // with the next renewal.
 func (l *Lease) Revoked() *Mark {
