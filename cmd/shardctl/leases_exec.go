@@ -31,8 +31,8 @@ SHARDCTL_LEASE_KEY, SHARDCTL_LEASE_EPOCH, SHARDCTL_LEASE_NODE and
 SHARDCTL_LEASE_INSTANCE in its environment; it should pass the epoch on to what it
 writes to. Its exit code is that of this command.
 
-It runs in a process group of its own, which gets the signals that come, and which is
-killed as a whole when the command ends. Where the lease is lost, or its holder is
+It runs in a process group of its own, which gets the signals that come, has the
+terminal if this command has it, and is killed as a whole when the command ends. Where the lease is lost, or its holder is
 asked to let go, the group is sent SIGTERM and, after --stop-timeout, SIGKILL, all
 before the lease's time is over; the exit code is 4 then. If shardctl is killed, the
 group is killed, too.
@@ -129,8 +129,12 @@ func (a *app) execUnder(ctx context.Context, o *leasesExecOptions, process *leas
 	if a.environ != nil {
 		environ = a.environ()
 	}
+	var terminal *os.File
+	if a.inTerminal && a.outTerminal { // else it is for others of a pipeline, such as a pager
+		terminal, _ = a.in.(*os.File)
+	}
 	child, err := proc.Start(proc.Command{
-		Args: command, Stdin: a.in, Stdout: a.out, Stderr: a.err, Watchdog: a.watchdog,
+		Args: command, Stdin: a.in, Stdout: a.out, Stderr: a.err, Watchdog: a.watchdog, Terminal: terminal,
 		Env: append(environ, "SHARDCTL_LEASE_KEY="+key, fmt.Sprintf("SHARDCTL_LEASE_EPOCH=%d", l.Epoch()),
 			"SHARDCTL_LEASE_NODE="+process.Node(), "SHARDCTL_LEASE_INSTANCE="+l.Instance()),
 	})

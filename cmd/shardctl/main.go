@@ -29,7 +29,8 @@ func main() { os.Exit(realMain()) }
 // realMain ties the program to the world. Everything below gets it from the app.
 func realMain() int {
 	// A closed pipe is an error of a write, so that what was begun can be cleaned up.
-	signal.Ignore(syscall.SIGPIPE)
+	// Not ignored: what is run under a lease would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// A second signal ends the program at once; not the echo of the first, though:
@@ -52,7 +53,11 @@ func realMain() int {
 	}
 	a.signals = func() (<-chan os.Signal, func()) {
 		signals := make(chan os.Signal, 16)
-		signal.Notify(signals, proc.Signals()...)
+		for _, s := range proc.Signals() {
+			if !signal.Ignored(s) { // nohup
+				signal.Notify(signals, s)
+			}
+		}
 		return signals, func() { signal.Stop(signals) }
 	}
 	if fd := int(os.Stdout.Fd()); term.IsTerminal(fd) {

@@ -28,6 +28,10 @@ type Command struct {
 	// then all arguments with the name first. Without one the group survives a kill
 	// of this program.
 	Watchdog []string
+	// Terminal, where it is this program's, is the group's as long as that runs:
+	// it may read there, and the keys for signals are its. It needs a Watchdog.
+	// Without it the group gets an error where it reads from a terminal.
+	Terminal *os.File
 }
 
 // Process is a command that was started.
@@ -42,7 +46,9 @@ type Process struct {
 // still hold open.
 const waitDelay = time.Second
 
-// Start starts a command.
+// Start starts a command. From then on the key that stops programs (^Z) stops
+// neither this one, which could not watch over the command any more, nor the
+// command, unless that wants it.
 func Start(c Command) (*Process, error) {
 	if len(c.Args) == 0 {
 		return nil, errors.New("there is no command")
@@ -58,6 +64,7 @@ func Start(c Command) (*Process, error) {
 	if err := p.group.prepare(p.cmd, c.Watchdog); err != nil {
 		return nil, err
 	}
+	p.group.giveTerminal(c.Terminal)
 	started := make(chan error)
 	go p.run(started)
 	if err := <-started; err != nil {
@@ -83,6 +90,7 @@ func (p *Process) run(started chan<- error) {
 		started <- err
 		return
 	}
+	p.group.keepRunning()
 	started <- nil
 	_ = p.cmd.Wait() // how it ended is in its state
 	// What it left behind goes with it.

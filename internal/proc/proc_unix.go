@@ -9,7 +9,10 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"sync"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // group is a process group. Where there is a watchdog, that is its leader, so
@@ -18,11 +21,17 @@ type group struct {
 	id       int
 	watchdog *exec.Cmd
 	pipe     *os.File // broken when this program ends
+	terminal *os.File // that the group has in place of this program's
 }
+
+// ignoreStops is for all that is started, which inherits it, too: who reads from
+// a terminal that belongs to others then gets an error, and is not stopped for ever.
+var ignoreStops = sync.OnceFunc(func() { signal.Ignore(syscall.SIGTSTP, syscall.SIGTTIN) })
 
 func (g *group) prepare(cmd *exec.Cmd, watchdog []string) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(cmd.SysProcAttr)
+	ignoreStops()
 	if len(watchdog) == 0 {
 		return nil
 	}
@@ -70,6 +79,40 @@ func (g *group) ask(*exec.Cmd) error {
 	return errors.Join(err, syscall.Kill(-g.id, syscall.SIGCONT))
 }
 
+// giveTerminal puts the group into the foreground of a terminal, if this program
+// is there.
+func (g *group) giveTerminal(t *os.File) {
+	if t == nil || g.watchdog == nil {
+		return
+	}
+	fd := int(t.Fd())
+	if now, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err != nil || now != syscall.Getpgrp() {
+		return
+	}
+	if unix.IoctlSetPointerInt(fd, unix.TIOCSPGRP, g.id) == nil {
+		g.terminal = t
+	}
+}
+
+// keepRunning lets this program write to the terminal that it has given away. The
+// command is started by then, and does not inherit it.
+func (g *group) keepRunning() {
+	if g.terminal != nil {
+		signal.Ignore(syscall.SIGTTOU)
+	}
+}
+
+// takeTerminal puts this program into the foreground again.
+func (g *group) takeTerminal() {
+	if g.terminal == nil {
+		return
+	}
+	signal.Ignore(syscall.SIGTTOU)
+	_ = unix.IoctlSetPointerInt(int(g.terminal.Fd()), unix.TIOCSPGRP, syscall.Getpgrp()) // it may be gone
+	signal.Reset(syscall.SIGTTOU)
+	g.terminal = nil
+}
+
 // end kills what is left of the group, the watchdog with it.
 func (g *group) end() {
 	if g.id != 0 {
@@ -79,6 +122,7 @@ func (g *group) end() {
 		_ = g.watchdog.Wait()
 		g.pipe.Close()
 	}
+	g.takeTerminal()
 }
 
 // Watch is what a watchdog does: it waits until in ends, which is when the

@@ -73,3 +73,8 @@ func exitCode(s *os.ProcessState) int { return s.ExitCode() }
 
 // Signals are those that are passed on to a command.
 func Signals() []os.Signal { return []os.Signal{os.Interrupt, syscall.SIGTERM} }
+
+// Programs of one console share it.
+func (*group) giveTerminal(*os.File) {}
+
+func (*group) keepRunning() {}
