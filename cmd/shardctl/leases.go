@@ -16,6 +16,7 @@ import (
 	"github.com/shardctl/shardctl/pkg/leases"
 	_ "github.com/shardctl/shardctl/pkg/leases/etcdlease" // for its URLs; so is dynamolease
 	"github.com/shardctl/shardctl/pkg/leases/objectlease"
+	"github.com/shardctl/shardctl/pkg/operate"
 )
 
 func newLeasesCmd(a *app) *cobra.Command {
@@ -498,9 +499,11 @@ func leaseError(err error, where string) *exitError {
 	}
 	switch {
 	case errors.As(err, &held) && held.Record.State == leases.Released:
-		return refuse(held.Key, &held.Record).withHint("wait with --wait; see %s", next("show", held.Key, ""))
+		return refuse(held.Key, &held.Record).withHint("%s; see %s", waitHint(err), next("show", held.Key, ""))
+	case errors.As(err, &held) && held.Record.Revoke != nil:
+		return refuse(held.Key, &held.Record).withHint("%s: its holder is asked to let go; if that is dead: %s", waitHint(err), next("release", held.Key, " --force --reason WHY"))
 	case errors.As(err, &held):
-		return refuse(held.Key, &held.Record).withHint("wait with --wait, or ask its holder to let go: %s", next("revoke", held.Key, ""))
+		return refuse(held.Key, &held.Record).withHint("%s, or ask its holder to let go: %s", waitHint(err), next("revoke", held.Key, ""))
 	case errors.As(err, &alive):
 		return refuse(alive.Key, &alive.Record).withHint("ask it to let go: %s", next("revoke", alive.Key, " --wait"))
 	case errors.As(err, &lost):
@@ -508,6 +511,12 @@ func leaseError(err error, where string) *exitError {
 	case errors.As(err, &refused):
 		e := refuse(refused.Key, &refused.Record)
 		switch r := &refused.Record; {
+		case refused.Kind == leases.ErrMaxEpoch:
+			return e.withHint("no fence token is left for it: use another key")
+		case refused.Kind == leases.ErrOtherEpoch:
+			return e.withHint("look again: %s", next("show", refused.Key, ""))
+		case refused.Kind == leases.ErrOver:
+			return e.withHint("to fence its holder off: %s", next("release", refused.Key, " --force --reason WHY"))
 		case r.State == leases.Held && r.Kept:
 			return e.withHint("ask its holder to let go: %s", next("revoke", refused.Key, " --wait"))
 		case r.State == leases.Held:
@@ -539,6 +548,14 @@ func leaseError(err error, where string) *exitError {
 		return failure("%w", err).withHint("shardctl leases list%s shows those that there are", where)
 	}
 	return nil
+}
+
+// waitHint is for a key that may become free.
+func waitHint(err error) string {
+	if errors.Is(err, operate.ErrWaited) {
+		return "wait longer with --wait-timeout"
+	}
+	return "wait with --wait"
 }
 
 // holderOf says whose a key is, or was.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -246,15 +248,35 @@ func (a *app) forceLeases(ctx context.Context, o *leasesReleaseOptions, p *lease
 	for i, f := range plan {
 		switch {
 		case f == nil:
-		case errs[i] != nil && ctx.Err() != nil:
-			batch.fail(i, fmt.Errorf("force-release of %s was interrupted: %w", f.Key, errs[i]))
 		case errs[i] != nil:
-			batch.fail(i, errs[i])
+			err := errs[i]
+			if errors.Is(err, context.Canceled) && !errors.Is(err, leases.ErrUnknown) {
+				err = &exitError{code: exitInterrupted, object: f.Key, err: fmt.Errorf("force-release of %s was interrupted, and its record is as it was", f.Key)}
+			}
+			if batch.fail(i, err); batch.changes[i].State == "" { // what was seen of it
+				batch.changes[i].leaseResult = p.forcingResult(f)
+			}
 		default:
 			batch.forced(i, forced[i], f)
 		}
 	}
-	return batch.finish(false)
+	err = batch.finish(false)
+	if ctx.Err() != nil && err != nil {
+		return a.interrupted(err, batch.errs)
+	}
+	return err
+}
+
+// interrupted says what a signal left behind. The exit code tells of the signal
+// where nothing else is to be told of.
+func (a *app) interrupted(err error, all []error) error {
+	code := exitInterrupted
+	if slices.ContainsFunc(all, func(err error) bool { return errors.Is(err, leases.ErrUnknown) }) {
+		code = exitFailed
+	}
+	exit := *asLeaseExitError(err, a.leasesAt)
+	exit.code = code
+	return a.said(&exit)
 }
 
 // forcingResult is what was seen of a lease that is to be forced.

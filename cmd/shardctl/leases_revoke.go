@@ -128,6 +128,10 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 		if o.wait.wait {
 			item.Key = keys[i]
 			now, err := operate.LeaseGone(ctx, process.View, p.clock, item, w)
+			if err != nil && ctx.Err() != nil { // it is asked all the same
+				batch.done(i, newLeaseResult(item, p.judge.Judge(item)), result)
+				return nil
+			}
 			if err != nil {
 				batch.fail(i, err)
 				return nil
@@ -137,10 +141,10 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 		batch.done(i, newLeaseResult(item, p.judge.Judge(item)), result)
 		return nil
 	})
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if err := batch.finish(false); ctx.Err() == nil {
+		return err
 	}
-	return batch.finish(false)
+	return ctx.Err()
 }
 
 // goneResult says what has become of a holder that was asked to let go.

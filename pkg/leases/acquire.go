@@ -47,13 +47,13 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 	p.mu.Unlock()
 	switch {
 	case rest && mark != nil:
-		return nil, &RefusedError{key, l.Record(), "this process has it and was asked to let go: release it first"}
+		return nil, &RefusedError{Key: key, Record: l.Record(), Why: "this process has it and was asked to let go: release it first"}
 	case rest && left >= l.TTL()/2 && terms == l.terms:
 		return l, nil
 	case rest:
 		return l, p.renew(ctx, e, l, terms)
 	case gave > now:
-		return nil, &RefusedError{key, Record{}, fmt.Sprintf(
+		return nil, &RefusedError{Key: key, Record: Record{}, Why: fmt.Sprintf(
 			"this process gave way to a mark, and leaves the key alone for another %v", round(gave-now))}
 	}
 
@@ -90,7 +90,7 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 	}
 	if !item.Life.Over {
 		if p.names(&r) && r.State == Held {
-			return nil, &RefusedError{key, r, "this process has it and was asked to let go: release it first"}
+			return nil, &RefusedError{Key: key, Record: r, Why: "this process has it and was asked to let go: release it first"}
 		}
 		return nil, &HeldError{key, r, item.Life.Left}
 	}
@@ -146,7 +146,7 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, old Record, gone string, terms Terms) (*Lease, error) {
 	if base != nil {
 		if old.Epoch >= MaxEpoch {
-			return nil, &RefusedError{old.Key, old, fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch))}
+			return nil, &RefusedError{Key: old.Key, Record: old, Why: fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch)), Kind: ErrMaxEpoch}
 		}
 		old.Epoch = p.rules.takenEpoch(old.Epoch)
 	}

@@ -1,6 +1,7 @@
 package leases
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -47,9 +48,21 @@ type RefusedError struct {
 	Key    string
 	Record Record // as it was read; zero where there is none
 	Why    string
+	Kind   error // ErrMaxEpoch, ErrOtherEpoch, ErrOver, or nil for another reason
 }
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Key, e.Why) }
+
+// Unwrap returns the kind of the refusal.
+func (e *RefusedError) Unwrap() error { return e.Kind }
+
+// Kinds of a [RefusedError] that call for something else than waiting for, or
+// asking, the holder.
+var (
+	ErrMaxEpoch   = errors.New("its epoch cannot rise any more")
+	ErrOtherEpoch = errors.New("its epoch is not the one that was named")
+	ErrOver       = errors.New("its holder's time is over")
+)
 
 // AliveError says that the holder of a key is alive, so that force must not go on.
 type AliveError struct {

@@ -90,10 +90,10 @@ func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, 
 		r := &item.Record
 		ttl = r.TTL()
 		if how.IfEpoch != 0 && how.IfEpoch != r.Epoch {
-			return nil, &RefusedError{key, *r, fmt.Sprintf("its epoch is %d, not %d", r.Epoch, how.IfEpoch)}
+			return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("its epoch is %d, not %d", r.Epoch, how.IfEpoch), Kind: ErrOtherEpoch}
 		}
 		if r.Epoch >= MaxEpoch {
-			return nil, &RefusedError{key, *r, fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch))}
+			return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("its epoch has reached the maximum of %d", uint64(MaxEpoch)), Kind: ErrMaxEpoch}
 		}
 		if err := v.judge(ctx, item); err != nil {
 			return nil, err
@@ -132,7 +132,7 @@ func (v *View) planSession(f *Forcing) error {
 	case s.Missing:
 		return nil
 	case s.Session.State == SessionClosed && !s.Life.Over:
-		return &RefusedError{f.Key, r, fmt.Sprintf("its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+		return &RefusedError{Key: f.Key, Record: r, Why: fmt.Sprintf("its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
 	case s.Session.State == SessionClosed:
 		return nil
 	case !f.how.NoWatch:
@@ -273,7 +273,7 @@ func (p *Process) closedFor(f *Forcing, s *SessionItem) error {
 	if p.judgeSession(s); s.Life.Over {
 		return nil
 	}
-	return &RefusedError{f.Key, f.Item.Record, fmt.Sprintf("its session was closed (%s) meanwhile, and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+	return &RefusedError{Key: f.Key, Record: f.Item.Record, Why: fmt.Sprintf("its session was closed (%s) meanwhile, and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
 }
 
 // looks is how often a watch looks.

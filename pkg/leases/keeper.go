@@ -49,7 +49,11 @@ type RevokedError struct {
 }
 
 func (e *RevokedError) Error() string {
-	return fmt.Sprintf("lease of %s at epoch %d is to be given up: %s asks for it (%s)", e.Key, e.Epoch, e.Mark.By, e.Mark.Reason)
+	why := ""
+	if e.Mark.Reason != "" {
+		why = " (" + e.Mark.Reason + ")"
+	}
+	return fmt.Sprintf("lease of %s at epoch %d is to be given up: %s asks for it%s", e.Key, e.Epoch, e.Mark.By, why)
 }
 
 // ErrKeeperClosed is why the context of a lease ends when its keeper is closed,

@@ -250,9 +250,9 @@ func (p *Process) ReleaseFor(ctx context.Context, key, instance string) (*Item, 
 	case r.State == Released && r.Instance == instance:
 		return item, nil
 	case r.State == Released:
-		return nil, &RefusedError{key, *r, fmt.Sprintf("it is released already, and instance %s did not hold it last", instance)}
+		return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("it is released already, and instance %s did not hold it last", instance)}
 	case r.Instance != instance:
-		return nil, &RefusedError{key, *r, fmt.Sprintf("instance %s does not hold it: node %s, instance %s, does", instance, r.Node, r.Instance)}
+		return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("instance %s does not hold it: node %s, instance %s, does", instance, r.Node, r.Instance)}
 	case r.Session && !p.rules.mayReleaseFor(r):
 		// Kept as long as its session lives.
 		if err := p.judge(ctx, item); err != nil {
@@ -264,13 +264,13 @@ func (p *Process) ReleaseFor(ctx context.Context, key, instance string) (*Item, 
 		switch s := item.Session; {
 		case s.Missing:
 		case s.Session.State == SessionClosed && !s.Life.Over: // its holder may not know yet
-			return nil, &RefusedError{key, *r, fmt.Sprintf(
+			return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf(
 				"session %s of node %s was closed (%s), and all its keys are locked for another %v", r.Instance, r.Node, s.Session.Why, round(s.Life.Left))}
 		case s.Session.State == SessionOpen:
-			return nil, &RefusedError{key, *r, fmt.Sprintf("node %s keeps its session %s open, so its work may be going on", r.Node, r.Instance)}
+			return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("node %s keeps its session %s open, so its work may be going on", r.Node, r.Instance)}
 		}
 	case !p.rules.mayReleaseFor(r):
-		return nil, &RefusedError{key, *r, fmt.Sprintf("node %s, instance %s, is renewing it, so its work may be going on", r.Node, r.Instance)}
+		return nil, &RefusedError{Key: key, Record: *r, Why: fmt.Sprintf("node %s, instance %s, is renewing it, so its work may be going on", r.Node, r.Instance)}
 	}
 	next := p.rules.released(*r, p.fresh())
 	next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)

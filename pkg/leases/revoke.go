@@ -44,9 +44,9 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		}
 		switch {
 		case r.State == Released:
-			return nil, &RefusedError{key, r, fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
+			return nil, &RefusedError{Key: key, Record: r, Why: fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
 		case item.Life.Over:
-			return nil, &RefusedError{key, r, "its holder's time is over: it can be acquired, or released with force"}
+			return nil, &RefusedError{Key: key, Record: r, Why: "its holder's time is over: it can be acquired, or released with force", Kind: ErrOver}
 		case r.Revoke != nil:
 			return item, nil
 		}

@@ -41,6 +41,18 @@ type Wait struct {
 	Waiting func(*leases.HeldError)
 }
 
+// ErrWaited is, for errors.Is, a [*leases.HeldError] at the end of a wait.
+var ErrWaited = errors.New("waited in vain")
+
+type waitedError struct {
+	most time.Duration
+	*leases.HeldError
+}
+
+func (e *waitedError) Error() string        { return fmt.Sprintf("waited %v: %v", e.most, e.HeldError) }
+func (e *waitedError) Unwrap() error        { return e.HeldError }
+func (e *waitedError) Is(target error) bool { return target == ErrWaited }
+
 // acquireTries bounds how often an acquire is tried whose outcome is not known.
 const acquireTries = 3
 
@@ -71,7 +83,7 @@ func AcquireLease(ctx context.Context, s leases.Store, key string, terms leases.
 		last = held
 	})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil && last != nil {
-		return nil, fmt.Errorf("waited %v: %w", w.Most, last)
+		return nil, &waitedError{w.Most, last}
 	}
 	return l, err
 }
@@ -108,7 +120,7 @@ func LeaseGone(ctx context.Context, v *leases.View, clock leases.Clock, was *lea
 		if w.Most > 0 {
 			left := w.Most - (clock.Elapsed() - start)
 			if left <= 0 {
-				return now, fmt.Errorf("waited %v: %w", w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left})
+				return now, &waitedError{w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left}}
 			}
 			wait = min(wait, left)
 		}
