@@ -167,7 +167,7 @@ func leasesURLError(err error, f *leaseFlags) error {
 	if errors.As(err, &exit) && exit.code == exitUsage && f.leases != "" {
 		return usageError("%s", strings.Replace(err.Error(), "--root:", "--leases:", 1)).about(f.leases)
 	}
-	if strings.HasPrefix(err.Error(), "no store of leases") {
+	if wrong := (*leases.URLError)(nil); errors.As(err, &wrong) {
 		return usageError("--leases: %w", err).about(f.leases)
 	}
 	return err

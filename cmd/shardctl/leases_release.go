@@ -40,7 +40,8 @@ whoever says it also says that the work has stopped. A lease that its holder kee
 renewing is refused.
 
 With --force, take leases from holders that are dead. The holder is watched for 1.05
-times its TTL: one that renews is alive, and refused with exit code 4. A silent one's
+times its TTL: one that renews (on etcd: whose process lives on to the end) is alive,
+and refused with exit code 4. A silent one's
 record is replaced by a tombstone one epoch higher, never deleted, so that whatever it
 still does is fenced off. Who did it and why (--reason) is recorded, before and after.
 Several are watched side by side, each with its own outcome; the exit code is 3 where

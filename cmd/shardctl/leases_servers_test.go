@@ -71,15 +71,30 @@ func TestLeasesOnServers(t *testing.T) {
 			run(exitRefused, "release", "gc/s3://b/x", "--instance", "other")
 			// Whoever took it is gone; on etcd its life ends by itself.
 			run(0, "acquire", "gc/s3://b/x", "--node", "n2", "--ttl", "5s", "--wait-timeout", "60s")
+			// Its process is gone, and its time goes on: that is what a watch is for.
+			run(0, "acquire", "gone", "--node", "n1", "--ttl", "5s")
+			run(0, "release", "gone", "--force", "--reason", "n1 is gone", "--yes")
 			run(exitRefused, "release", "gc/s3://b/x", "--force", "--if-epoch", "7", "--reason", "why", "--yes")
 			run(0, "release", "gc/s3://b/x", "--force", "--no-watch", "--reason", "why", "--by", "ann", "--yes")
 			if got := run(0, "show", "gc/s3://b/x"); !regexp.MustCompile(`outcome +ann +released +2 -> 3 +why`).MatchString(got.stdout) {
 				t.Errorf("show: %s", got.stdout)
 			}
-			if got := run(0, "dump"); strings.Count(got.stdout, "\n") != 2 {
+			if got := run(0, "dump"); strings.Count(got.stdout, "\n") != 3 {
 				t.Errorf("dump: %s", got.stdout)
 			}
 		})
+	}
+}
+
+// A URL that is wrong by itself is wrong on the command line.
+func TestLeasesAtWrongURLs(t *testing.T) {
+	for _, url := range []string{"etcd://h:1", "etcd://", "etcd://user@h:1/x", "etcd://h:99999999/x", "etcd://h:1/x?y=1", "dynamodb://tt", "dynamodb://ttt?foo=1", "what://x", "x"} {
+		if got := executeIn(t, nil, "leases", "list", "--leases", url); got.code != exitUsage || !strings.Contains(got.err, "--leases: ") {
+			t.Errorf("%s: exit code %d: %s", url, got.code, got.err)
+		}
+	}
+	if got := executeIn(t, map[string]string{"ETCDCTL_ENDPOINTS": "ftp://h:1"}, "leases", "list", "--leases", "etcd:///x"); got.code != exitFailed {
+		t.Errorf("a wrong variable: exit code %d: %s", got.code, got.err)
 	}
 }
 

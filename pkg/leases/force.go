@@ -54,8 +54,7 @@ type Forced struct {
 }
 
 // PlanForce reads a key and says what a force-release of it would be. It changes
-// nothing. Errors: [*RefusedError], [*CorruptError], [*AliveError] where the
-// store itself knows that the holder is alive, [*BackendError]; ErrNotFound.
+// nothing. Errors: [*RefusedError], [*CorruptError], [*BackendError]; ErrNotFound.
 func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, error) {
 	if err := CheckKey(key); err != nil {
 		return nil, err
@@ -111,7 +110,8 @@ func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, 
 				return f, nil
 			}
 			if !how.NoWatch {
-				return nil, &AliveError{key, *r, "the store keeps its process alive"}
+				f.Watch, f.Delay = v.rules.watch(ttl+lifeSlack), how.LockDelay
+				return f, nil
 			}
 		}
 	}
@@ -279,22 +279,35 @@ func (p *Process) closedFor(f *Forcing, s *SessionItem) error {
 // looks is how often a watch looks.
 const looks = 5
 
+// lifeSlack is by how much a store may end a life late that it keeps itself: it
+// counts in whole seconds, and looks now and then.
+const lifeSlack = 2 * time.Second
+
 // watch looks at the holder until its time has certainly passed, from the reply
-// that first showed the record.
+// that first showed the record; where the store keeps lives, until the holder's
+// is over, and one whose life goes on to the end is alive.
 func (p *Process) watch(ctx context.Context, f *Forcing) (*Item, error) {
 	last := f.Item
+	kept := p.lives != nil && last != nil && last.Err == nil && last.Record.State == Held
 	for f.Watch > 0 && f.Item != nil {
 		watched := p.clock.Elapsed() - f.Item.At
 		if f.how.Watching != nil {
 			f.how.Watching(f.Key, min(watched, f.Watch), f.Watch)
 		}
 		if watched >= f.Watch {
+			if kept {
+				return nil, &AliveError{f.Key, last.Record, "the store keeps its process alive"}
+			}
 			return last, nil
 		}
 		if err := p.clock.Sleep(ctx, min(f.Watch-watched, f.Watch/looks)); err != nil {
 			return nil, err
 		}
 		seen, err := p.read(ctx, f.Key)
+		on := kept
+		if kept && err == nil {
+			on, err = p.lives.Alive(ctx, f.Item.Record.Instance)
+		}
 		if errors.Is(err, ErrNotFound) {
 			return nil, &LostError{f.Key, f.Item.Record.Epoch, "its record was removed", nil}
 		}
@@ -307,7 +320,9 @@ func (p *Process) watch(ctx context.Context, f *Forcing) (*Item, error) {
 		if err := p.same(f, seen); err != nil {
 			return nil, err
 		}
-		last = seen
+		if last = seen; kept && !on {
+			return last, nil
+		}
 	}
 	return last, nil
 }

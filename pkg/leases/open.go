@@ -12,6 +12,14 @@ import (
 // Env looks a variable up, as os.LookupEnv does; nil knows none.
 type Env func(name string) (value string, ok bool)
 
+// URLError says that a URL is wrong by itself, whatever the environment says.
+type URLError struct{ Err error }
+
+func (e *URLError) Error() string { return e.Err.Error() }
+
+// Unwrap returns what is wrong with it.
+func (e *URLError) Unwrap() error { return e.Err }
+
 // Opener opens the table that a URL names. It takes credentials and endpoints
 // from env.
 type Opener func(ctx context.Context, rawURL string, env Env) (Table, error)
@@ -33,7 +41,7 @@ func Register(scheme string, open Opener) {
 	openers[scheme] = open
 }
 
-// Open opens the table that a URL names: a fleet root such as s3://bucket/fleet,
+// Open opens the table that a URL names, or gives a [*URLError]: a fleet root such as s3://bucket/fleet,
 // etcd://host:port/prefix, dynamodb://table?region=… That the place exists may
 // only show with the first request.
 func Open(ctx context.Context, rawURL string, env Env) (Table, error) {
@@ -43,7 +51,7 @@ func Open(ctx context.Context, rawURL string, env Env) (Table, error) {
 	known := slices.Sorted(maps.Keys(openers))
 	openersMu.Unlock()
 	if !ok || open == nil {
-		return nil, fmt.Errorf("no store of leases has URLs like %q; known: %s", rawURL, strings.Join(known, ", "))
+		return nil, &URLError{fmt.Errorf("no store of leases has URLs like %q; known: %s", rawURL, strings.Join(known, ", "))}
 	}
 	return open(ctx, rawURL, env)
 }

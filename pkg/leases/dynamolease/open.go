@@ -51,7 +51,7 @@ func open(ctx context.Context, rawURL string, env leases.Env) (*Table, error) {
 	}
 	name, region, endpoint, err := locate(rawURL)
 	if err != nil {
-		return nil, err
+		return nil, &leases.URLError{Err: err}
 	}
 	if region == "" {
 		region = first("AWS_REGION", "AWS_DEFAULT_REGION")

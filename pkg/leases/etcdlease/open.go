@@ -64,24 +64,25 @@ func locate(rawURL string, env leases.Env) (options, error) {
 		value, _ := env(name)
 		return value
 	}
+	wrong := func(err error) (options, error) { return options{}, &leases.URLError{Err: err} }
 	scheme, rest, _ := strings.Cut(rawURL, "://")
 	scheme = strings.ToLower(scheme)
 	if scheme != "etcd" && scheme != "etcds" {
-		return options{}, errors.New("it is not etcd://HOST:PORT/PREFIX, nor etcds://")
+		return wrong(errors.New("it is not etcd://HOST:PORT/PREFIX, nor etcds://"))
 	}
 	if strings.ContainsAny(rest, "?#") {
-		return options{}, errors.New("a URL of etcd takes neither a query nor a fragment")
+		return wrong(errors.New("a URL of etcd takes neither a query nor a fragment"))
 	}
 	hosts, path, _ := strings.Cut(rest, "/")
 	if strings.Contains(hosts, "@") {
-		return options{}, errors.New("user and password do not belong into the URL, where others can see them: set ETCDCTL_USER and ETCDCTL_PASSWORD")
+		return wrong(errors.New("user and password do not belong into the URL, where others can see them: set ETCDCTL_USER and ETCDCTL_PASSWORD"))
 	}
 	path, err := url.PathUnescape(strings.Trim(path, "/"))
 	if err != nil {
-		return options{}, err
+		return wrong(err)
 	}
 	if path == "" {
-		return options{}, errors.New("it names no prefix for the keys: etcd://HOST:PORT/PREFIX")
+		return wrong(errors.New("it names no prefix for the keys: etcd://HOST:PORT/PREFIX"))
 	}
 	o := options{prefix: path + "/"}
 
@@ -92,7 +93,7 @@ func locate(rawURL string, env leases.Env) (options, error) {
 	if hosts != "" {
 		for _, host := range strings.Split(hosts, ",") {
 			if err := o.addEndpoint(host, security || scheme == "etcds"); err != nil {
-				return options{}, err
+				return wrong(err)
 			}
 		}
 	} else {
