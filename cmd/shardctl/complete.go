@@ -157,6 +157,7 @@ func notCompleted(err error) ([]cobra.Completion, cobra.ShellCompDirective) {
 type offeredName struct {
 	Name     string   `json:"name"`
 	Services []string `json:"services,omitempty"` // of a node
+	Corrupt  bool     `json:"corrupt,omitempty"`  // of a lease
 }
 
 // offeredNames is a file of that cache.
@@ -253,7 +254,7 @@ func names(objects func(func(string) bool)) []offeredName {
 	}
 	var all []offeredName
 	for _, name := range slices.Sorted(maps.Keys(found)) {
-		all = append(all, offeredName{name, slices.Sorted(maps.Keys(found[name]))})
+		all = append(all, offeredName{Name: name, Services: slices.Sorted(maps.Keys(found[name]))})
 	}
 	return all
 }

@@ -56,7 +56,10 @@ func (a *app) completeLeaseKeys(cmd *cobra.Command, args []string, typed string)
 			break
 		}
 		state := "free"
-		if len(l.Services) > 0 {
+		switch {
+		case l.Corrupt:
+			state = "CORRUPT"
+		case len(l.Services) > 0:
 			state = "held by " + l.Services[0]
 		}
 		offered = append(offered, cobra.CompletionWithDesc(l.Name, state))
@@ -113,7 +116,7 @@ func (a *app) leaseNames(cmd *cobra.Command) ([]offeredName, error) {
 			if i.Key == "" {
 				continue
 			}
-			name := offeredName{Name: i.Key}
+			name := offeredName{Name: i.Key, Corrupt: i.Err != nil}
 			if i.Err == nil && i.Record.State == leases.Held {
 				name.Services = []string{i.Record.Node}
 			}

@@ -106,19 +106,19 @@ func TestLeasesOnUnreachableServers(t *testing.T) {
 	}
 	defer listener.Close()
 	environ := map[string]string{
-		"AWS_ENDPOINT_URL_DYNAMODB": "http://" + listener.Addr().String(), "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
+		"AWS_ENDPOINT_URL_DYNAMODB": "http://" + listener.Addr().String(), "AWS_ENDPOINT": "http://" + listener.Addr().String(), "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1",
 		"AWS_ACCESS_KEY_ID": "dummy", "AWS_SECRET_ACCESS_KEY": "dummy", "AWS_EC2_METADATA_DISABLED": "true",
 	}
-	for _, place := range []string{"etcd://" + listener.Addr().String() + "/x", "etcd://127.0.0.1:1/x", "dynamodb://leases"} {
-		for _, command := range []string{"list", "acquire k --node n", "release k --force --reason x --yes", "init"} {
-			if command == "init" && strings.HasPrefix(place, "etcd") {
+	for _, place := range []string{"etcd://" + listener.Addr().String() + "/x", "etcd://127.0.0.1:1/x", "dynamodb://leases", "s3://bucket"} {
+		for _, command := range []string{"list", "acquire k --node n", "acquire k --node n --wait", "release k --force --reason x --yes", "init"} {
+			if command == "init" && !strings.HasPrefix(place, "dynamodb") {
 				continue
 			}
 			t.Run(place+" "+command, func(t *testing.T) {
 				t.Parallel()
 				start := time.Now()
 				got := executeIn(t, environ, append([]string{"leases"}, append(strings.Fields(command), "--leases", place, "--timeout", "500ms")...)...)
-				if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 5*time.Second {
+				if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 4*time.Second {
 					t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
 				}
 			})

@@ -8,9 +8,12 @@ import (
 	"time"
 )
 
-// probeCleanup bounds the removal of a probe's object once the caller's own
-// time is up.
-const probeCleanup = 5 * time.Second
+// probeCleanup bounds the removal of a probe's object, and probeGrace by how much
+// it may outlast the caller's own time: it is tried also where that is up.
+const (
+	probeCleanup = 5 * time.Second
+	probeGrace   = 500 * time.Millisecond
+)
 
 // Probe finds out whether a store honours the conditions of writes, as leases
 // need it (HAZARDS H12c), on an object of a random name at the root, which it
@@ -24,7 +27,11 @@ func Probe(ctx context.Context, s Store) (err error) {
 	name := ".shardctl-probe-" + rand.Text()
 	defer func() {
 		// Also after a failed create: it may have been applied.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeCleanup)
+		most := probeCleanup
+		if end, ok := ctx.Deadline(); ok {
+			most = min(most, max(time.Until(end), 0)+probeGrace)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 		defer cancel()
 		if cleanup := s.Delete(ctx, name); cleanup != nil {
 			err = errors.Join(err, fmt.Errorf("the probe's object is left behind: %w", cleanup))

@@ -364,7 +364,10 @@ func (p *Process) ready(ctx context.Context) error {
 	if p.checked {
 		return nil
 	}
-	if err := p.table.Check(ctx); err != nil {
+	if err := p.table.Check(ctx); errors.Is(err, ErrUnknown) {
+		// That of the check, not of what is written for a key: nothing was.
+		return &BackendError{"check store", p.table.String(), fmt.Errorf("%w: %v", ErrUnreachable, err)}
+	} else if err != nil {
 		return &BackendError{"check store", p.table.String(), err}
 	}
 	p.checked = true

@@ -327,9 +327,12 @@ func (t *Table) DeleteSession(ctx context.Context, instance, version string) err
 	})
 }
 
-// probeCleanup bounds the removal of a probe's item once the caller's own time
-// is up.
-const probeCleanup = 5 * time.Second
+// probeCleanup bounds the removal of a probe's item, and probeGrace by how much it
+// may outlast the caller's own time: it is tried also where that is up.
+const (
+	probeCleanup = 5 * time.Second
+	probeGrace   = 500 * time.Millisecond
+)
 
 // Check tries conditions on an item of a random name, which it removes, where an
 // endpoint was given: what listens there may only resemble DynamoDB.
@@ -339,7 +342,11 @@ func (t *Table) Check(ctx context.Context) (err error) {
 	}
 	i := item{"pk": text(probePrefix + rand.Text()), "sk": text(recordSort)}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeCleanup)
+		most := probeCleanup
+		if end, ok := ctx.Deadline(); ok {
+			most = min(most, max(time.Until(end), 0)+probeGrace)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), most)
 		defer cancel()
 		err = errors.Join(err, t.request(ctx, "remove probe", false, func(ctx context.Context) error {
 			_, err := t.client.DeleteItem(ctx, &dynamodb.DeleteItemInput{TableName: t.name, Key: item{"pk": i["pk"], "sk": i["sk"]}})
