@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/shardctl/shardctl/internal/testservers"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // The commands as people use them, on a real server of each kind of store that is
@@ -82,6 +84,7 @@ func TestLeasesOnServers(t *testing.T) {
 			if got := run(0, "dump"); strings.Count(got.stdout, "\n") != 3 {
 				t.Errorf("dump: %s", got.stdout)
 			}
+			testSessionsOn(t, kind, environ, place)
 		})
 	}
 }
@@ -95,6 +98,53 @@ func TestLeasesAtWrongURLs(t *testing.T) {
 	}
 	if got := executeIn(t, map[string]string{"ETCDCTL_ENDPOINTS": "ftp://h:1"}, "leases", "list", "--leases", "etcd:///x"); got.code != exitFailed {
 		t.Errorf("a wrong variable: exit code %d: %s", got.code, got.err)
+	}
+}
+
+// testSessionsOn shows, kills and removes sessions, where the store has them.
+func testSessionsOn(t *testing.T, kind testservers.Kind, environ map[string]string, place []string) {
+	run := func(code int, args ...string) result {
+		t.Helper()
+		got := executeIn(t, environ, slices.Concat([]string{"leases", "sessions"}, args, place)...)
+		if got.code != code {
+			t.Fatalf("sessions %q: exit code %d, want %d: %s%s", args, got.code, code, got.stdout, got.err)
+		}
+		return got
+	}
+	if kind == testservers.Etcd {
+		for code, args := range map[int][]string{0: {"list"}, exitFailed: {"kill", "i", "--reason", "why", "--yes"}} {
+			if got := run(code, args...); !strings.Contains(got.err, "keeps the lives of processes itself, and no sessions") {
+				t.Errorf("sessions %q: %s", args, got.err)
+			}
+		}
+		return
+	}
+	table, err := leases.Open(t.Context(), place[1], func(name string) (string, bool) { value, ok := environ[name]; return value, ok })
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := leases.NewProcess(table, leases.Options{Node: "n9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := p.Acquire(t.Context(), "of a session", leases.Terms{TTL: time.Minute, Kept: true, Session: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(0, "list"); !regexp.MustCompile(`(?m)^` + l.Instance() + ` +open +- +n9 +- +0 +1m0s `).MatchString(got.stdout) {
+		t.Errorf("sessions list: %s", got.stdout)
+	}
+	if got := run(0, "show", l.Instance()); !regexp.MustCompile(`(?m)^of a session +1 +held$`).MatchString(got.stdout) {
+		t.Errorf("sessions show: %s", got.stdout)
+	}
+	run(0, "kill", l.Instance(), "--reason", "why", "--by", "ann", "--yes")
+	if _, err := p.RenewSession(t.Context()); err == nil || l.Left() > 0 {
+		t.Errorf("a killed session was renewed: %v", err)
+	}
+	run(exitRefused, "kill", l.Instance(), "--reason", "why", "--yes")
+	if got := run(0, "prune", "--dry-run"); strings.Contains(got.stdout, l.Instance()) ||
+		strings.Contains(got.err, "kept 1 closed session: ") != (kind == testservers.Dynalite) {
+		t.Errorf("sessions prune: %s%s", got.stdout, got.err)
 	}
 }
 

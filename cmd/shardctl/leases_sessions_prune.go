@@ -79,7 +79,7 @@ func (a *app) runSessionsPrune(ctx context.Context, o *sessionsPruneOptions) err
 		result.Sessions = append(result.Sessions, sessionPruned{sessionResult: p.sessionResult(view, s), Result: "planned"})
 	}
 	if result.Undated > 0 {
-		a.note("%s stay: %s does not say for how long they are closed", counted(result.Undated, "closed session"), p.where)
+		a.note("kept %s: %s does not date sessions", counted(result.Undated, "closed session"), p.where)
 	}
 	if len(old) == 0 {
 		a.note("no session in %s was closed for long enough", p.where)
