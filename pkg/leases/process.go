@@ -344,23 +344,34 @@ func (p *Process) lock(ctx context.Context, key string) (*entry, func(), error) 
 			delete(p.entries, key)
 		}
 	}
-	select {
-	case <-e.busy:
-		return e, func() { e.busy <- struct{}{}; leave() }, nil
-	case <-ctx.Done():
+	if err := await(ctx, e.busy); err != nil {
 		leave()
-		return nil, nil, &BackendError{"wait for another request on", key, ctx.Err()}
+		return nil, nil, &BackendError{"wait for another request on", key, err}
+	}
+	return e, func() { e.busy <- struct{}{}; leave() }, nil
+}
+
+// await takes a token. One that is there is taken also where the context is over.
+func await(ctx context.Context, token chan struct{}) error {
+	select {
+	case <-token:
+		return nil
+	default:
+	}
+	select {
+	case <-token:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
 // ready checks the table once, before the first write.
 func (p *Process) ready(ctx context.Context) error {
-	select {
-	case <-p.checking:
-		defer func() { p.checking <- struct{}{} }()
-	case <-ctx.Done():
-		return ctx.Err()
+	if err := await(ctx, p.checking); err != nil {
+		return err
 	}
+	defer func() { p.checking <- struct{}{} }()
 	if p.checked {
 		return nil
 	}

@@ -75,12 +75,10 @@ func (e *SessionLost) Error() string {
 // sessionTurn waits until nobody else in this process makes a request about its
 // session.
 func (p *Process) sessionTurn(ctx context.Context) (func(), error) {
-	select {
-	case <-p.sessioning:
-		return func() { p.sessioning <- struct{}{} }, nil
-	case <-ctx.Done():
-		return nil, &BackendError{"wait for another request on the session of", p.node, ctx.Err()}
+	if err := await(ctx, p.sessioning); err != nil {
+		return nil, &BackendError{"wait for another request on the session of", p.node, err}
 	}
+	return func() { p.sessioning <- struct{}{} }, nil
 }
 
 // openSession returns the process's session, which is confirmed and believed
