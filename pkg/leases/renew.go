@@ -173,6 +173,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 	p.mu.Unlock()
 	e, unlock, err := p.lock(ctx, l.key)
 	if err != nil {
+		p.doubtAt(l.session, l.key, anyVersion) // its session may live on
 		return err
 	}
 	defer unlock()
@@ -201,6 +202,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 		}
 		return nil
 	}
+	p.doubtAt(l.session, l.key, anyVersion)
 	return &BackendError{"release", l.key, fmt.Errorf("%w: the record changed %d times meanwhile", ErrConflict, rounds)}
 }
 

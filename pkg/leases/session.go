@@ -354,7 +354,7 @@ func (p *Process) Settle(ctx context.Context) error {
 		}
 	}
 	for _, m := range s.item.Session.Marks {
-		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil {
+		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil && !e.lease.letGo {
 			continue // whoever has it gives it back
 		}
 		if !s.handled[bare(m.Key, m.Epoch)] && now >= s.doubtful[m.Key].after {

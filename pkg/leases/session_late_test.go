@@ -247,3 +247,58 @@ func TestKilledSessionOutlivesItsDelay(t *testing.T) {
 		}
 	})
 }
+
+// delayed is a table whose answers take their time.
+type delayed struct {
+	lossy
+	get, session time.Duration
+}
+
+func (d *delayed) Get(ctx context.Context, key string) (leases.Row, error) {
+	row, err := d.lossy.Get(ctx, key)
+	time.Sleep(d.get)
+	return row, err
+}
+
+func (d *delayed) SessionTable() leases.Table {
+	return delayedSessions{d.Memory.SessionTable(), d}
+}
+
+type delayedSessions struct {
+	leases.Table
+	d *delayed
+}
+
+func (s delayedSessions) Write(ctx context.Context, w leases.Write) (string, error) {
+	version, err := s.Table.Write(ctx, w)
+	time.Sleep(s.d.session)
+	return version, err
+}
+
+// A release that did not come to be sent is made up for, as the session lives on.
+func TestReleaseThatGaveUpWaitingIsMadeUpFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := &delayed{lossy: lossy{Memory: leases.NewMemory(nil)}}
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		terms := leases.Terms{TTL: 10 * time.Second, Session: true}
+		l, err := a.Acquire(ctx, "k", terms)
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.session = 2 * time.Second
+		go func() { _ = a.Renew(ctx, l, terms) }()
+		time.Sleep(time.Second)
+		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		defer cancel()
+		if err := a.Release(short, l); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("release during a renewal: %v", err)
+		}
+		time.Sleep(time.Second)
+		table.session = 0
+		renewAll(t, a)
+		if l, err := b.Acquire(ctx, "k", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Errorf("acquire of what was to be released: %v", err)
+		}
+	})
+}
