@@ -398,11 +398,15 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 	if item != nil {
 		version = item.Version
 	}
+	now := p.clock.Elapsed()
 	p.mu.Lock()
-	l := e.lease
+	l, stops := e.lease, now < s.doubtful[key].after // it was given up meanwhile
 	believed := l != nil && l.session == s && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
 	p.mu.Unlock()
 	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == s.instance
+	if stops {
+		return nil
+	}
 	if version == base || believed {
 		if version == base && !ours {
 			return nil // it may still land

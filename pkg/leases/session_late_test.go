@@ -302,3 +302,43 @@ func TestReleaseThatGaveUpWaitingIsMadeUpFor(t *testing.T) {
 		}
 	})
 }
+
+// A key that is given up just while it is read again is not given back before
+// the work on it has stopped.
+func TestKeyThatIsAbandonedWhileItIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := &delayed{lossy: lossy{Memory: leases.NewMemory(nil)}}
+		a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+		terms := leases.Terms{TTL: 10 * time.Second, Session: true}
+		var late leases.Write
+		table.next = func(_ context.Context, w leases.Write) { late = w }
+		if _, err := a.Acquire(ctx, "k", terms); !errors.Is(err, leases.ErrUnknown) {
+			t.Fatal(err)
+		}
+		if _, err := table.Memory.Write(ctx, late); err != nil {
+			t.Fatal(err)
+		}
+		l, err := a.Acquire(ctx, "k", terms)
+		if err != nil || l.Epoch() != 1 {
+			t.Fatal(err)
+		}
+		table.get = 2 * time.Second
+		go func() {
+			time.Sleep(time.Second)
+			l.Abandon()
+		}()
+		renewAll(t, a)
+		table.get = 0
+		if _, err := b.Acquire(ctx, "k", leases.Terms{}); !errors.As(err, new(*leases.HeldError)) {
+			t.Errorf("acquire while the work stops: %v", err)
+		}
+		for range 4 {
+			time.Sleep(3 * time.Second)
+			renewAll(t, a)
+		}
+		if l, err := b.Acquire(ctx, "k", leases.Terms{}); err != nil || l.Epoch() != 2 {
+			t.Errorf("acquire after it has: %v", err)
+		}
+	})
+}
