@@ -12,10 +12,37 @@ import (
 
 var bg = context.Background()
 
+// busy is a context with which a thread gives up where it would have to wait for
+// another of its process: threads of the simulation only wait for events.
+type busy struct {
+	context.Context
+	asked bool
+}
+
+var (
+	over    = make(chan struct{})
+	errBusy = errors.New("another thread is at it")
+)
+
+func init() { close(over) }
+
+func (b *busy) Done() <-chan struct{} {
+	b.asked = true
+	return over
+}
+
+func (b *busy) Err() error {
+	if b.asked {
+		b.asked = false
+		return errBusy
+	}
+	return nil
+}
+
 func (a *actor) acquire(key string, terms Terms) (*Lease, error) {
 	h := &a.s.history
 	o := h.begin(a, "acquire", key)
-	l, err := a.p.Acquire(bg, key, terms)
+	l, err := a.p.Acquire(&busy{Context: bg}, key, terms)
 	var r *Record
 	if err == nil {
 		r = &l.item.Record
@@ -23,6 +50,7 @@ func (a *actor) acquire(key string, terms Terms) (*Lease, error) {
 			a.s.fail(unprovenSuccess, "%s: %s acquired epoch %d", key, a.instance, l.epoch)
 		}
 		a.leases[key] = l
+		delete(a.stopping, key)
 	}
 	h.finish(o, r, err)
 	return l, err
@@ -31,7 +59,7 @@ func (a *actor) acquire(key string, terms Terms) (*Lease, error) {
 func (a *actor) renew(l *Lease, terms Terms) error {
 	h := &a.s.history
 	o := h.begin(a, "renew", l.key)
-	err := a.p.Renew(bg, l, terms)
+	err := a.p.Renew(&busy{Context: bg}, l, terms)
 	if l.session != nil {
 		o.kind = "nothing" // the key's record stays as it is
 	} else if err == nil && !h.confirmed(o) {
@@ -44,7 +72,7 @@ func (a *actor) renew(l *Lease, terms Terms) error {
 func (a *actor) release(l *Lease) error {
 	h := &a.s.history
 	o := h.begin(a, "release", l.key)
-	err := a.p.Release(bg, l)
+	err := a.p.Release(&busy{Context: bg}, l)
 	if err == nil && !h.keys[l.key].freed[tenure{l.instance, l.epoch}] {
 		a.s.fail(unprovenSuccess, "%s: %s released epoch %d", l.key, a.instance, l.epoch)
 	}

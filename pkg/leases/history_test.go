@@ -31,7 +31,8 @@ type history struct {
 
 	versions map[string]Record // of all keys
 	sessions map[string]*span
-	order    []string // of the sessions' beginnings
+	own      map[string]bool // nonces of writes over keys of one's own session, as far as one knew
+	order    []string        // of the sessions' beginnings
 }
 
 // chain is what the versions of one key have shown.
@@ -66,7 +67,7 @@ type belief struct {
 }
 
 func newHistory(s *sim) history {
-	h := history{s: s, keys: map[string]*chain{}, versions: map[string]Record{}, sessions: map[string]*span{}}
+	h := history{s: s, keys: map[string]*chain{}, versions: map[string]Record{}, sessions: map[string]*span{}, own: map[string]bool{}}
 	for _, key := range s.keys {
 		h.keys[key] = &chain{
 			nonces: map[string]bool{}, owners: map[uint64]string{}, struck: map[uint64]bool{}, freed: map[tenure]bool{},

@@ -14,6 +14,14 @@ func sessionHolder(a *actor) {
 	terms := a.terms(true)
 	terms.Session = true
 	renew := time.Duration(0)
+	if s.coin(0.5) { // another thread of it has keys, too
+		a.begin(func(a *actor) {
+			for !s.calm() {
+				a.withKeys(terms)
+				a.nap(0, terms.TTL/6)
+			}
+		})
+	}
 	for {
 		if _, left, ok := a.p.HasSession(); ok || a.p.session != nil && s.coin(0.3) {
 			if a.elapsed() >= renew || !ok {
@@ -34,36 +42,38 @@ func sessionHolder(a *actor) {
 			a.nap(0, terms.TTL/6)
 			continue
 		}
-		switch n := s.rng.IntN(100); {
-		case n < 35:
-			t := terms
-			if s.coin(0.1) {
-				t = a.terms(true)
-			}
-			_, _ = a.acquire(a.pick(), t)
-		case n < 75:
-			if l := a.pickHeld(); l != nil {
-				a.work(l)
-				a.use(l)
-			}
-		case n < 83:
-			if l := a.pickHeld(); l != nil {
-				a.stopWork(l.key)
-				_ = a.release(l)
-			}
-		case n < 87:
-			if l := a.pickHeld(); l != nil {
-				_ = a.renew(l, terms)
-			}
-		case n < 89:
+		if s.coin(0.02) {
 			a.closeSession()
-		case n < 92:
-			if l := a.pickHeld(); l != nil {
-				s.logf("%s abandons %s", a.instance, l.key)
-				l.Abandon()
-			}
 		}
+		a.withKeys(terms)
 		a.nap(0, terms.TTL/6)
+	}
+}
+
+// withKeys does one of the things that are done with keys.
+func (a *actor) withKeys(terms Terms) {
+	s, l := a.s, a.pickHeld()
+	n := s.rng.IntN(100)
+	switch {
+	case n < 35:
+		if s.coin(0.1) {
+			terms = a.terms(true)
+		}
+		if key := a.pick(); a.leases[key] == nil || a.leases[key].Err() == nil || a.working[key] <= s.now {
+			_, _ = a.acquire(key, terms)
+		} // else what it did there has not stopped
+	case l == nil:
+	case n < 77:
+		a.work(l)
+		a.use(l)
+	case n < 85:
+		a.stopWork(l.key)
+		_ = a.release(l)
+	case n < 89:
+		_ = a.renew(l, terms)
+	case n < 92 && len(a.p.entries[l.key].busy) == 1: // no other thread is about to take it again
+		s.logf("%s abandons %s", a.instance, l.key)
+		l.Abandon()
 	}
 }
 
@@ -84,10 +94,10 @@ func (a *actor) pickHeld() *Lease {
 	return nil
 }
 
-// work begins a unit of work that goes on while its process does other things,
-// and ends in time.
+// work begins a unit of work on a session's key that goes on while its process
+// does other things, and ends in time.
 func (a *actor) work(l *Lease) {
-	if l.Left() > 0 {
+	if l.session != nil && l.Left() > 0 && !a.stopping[l.key] && !a.closing {
 		end := min(a.trueAt(l.until()+l.terms.Stop), a.s.now+l.TTL())
 		a.working[l.key] = a.s.between(a.s.now, max(a.s.now, end))
 	}
@@ -95,6 +105,7 @@ func (a *actor) work(l *Lease) {
 
 // stopWork waits until the work on a key has stopped.
 func (a *actor) stopWork(key string) {
+	a.stopping[key] = true
 	for !a.s.closesEarly && a.working[key] > a.s.now {
 		a.sleep(time.Duration(float64(a.working[key]-a.s.now)*a.rate) + time.Millisecond)
 	}
@@ -120,27 +131,30 @@ func (a *actor) renewSession() {
 	h := &a.s.history
 	x := a.p.session
 	o := h.begin(a, "session", "")
-	revoked, err := a.p.RenewSession(bg)
+	revoked, err := a.p.RenewSession(&busy{Context: bg})
 	if err == nil && !h.sessions[x.instance].nonces[x.item.Session.Nonce] {
 		a.s.fail(unprovenSuccess, "session %s was renewed", x.instance)
 	}
 	a.marked = append(a.marked, revoked...)
 	if err == nil && !a.s.unsettled {
-		_ = a.p.Settle(bg)
+		_ = a.p.Settle(&busy{Context: bg})
 	}
 	h.finish(o, nil, err)
 }
 
 // closeSession stops all work and ends the session.
 func (a *actor) closeSession() {
+	a.closing = true
+	defer func() { a.closing = false }()
 	for _, key := range a.s.keys {
 		a.stopWork(key)
 	}
+	alone := len(a.p.sessioning) == 1 // nobody opens another meanwhile
 	h := &a.s.history
 	x := a.p.session
 	o := h.begin(a, "session", "")
-	err := a.p.CloseSession(bg)
-	if x != nil && err == nil {
+	err := a.p.CloseSession(&busy{Context: bg})
+	if x != nil && err == nil && alone {
 		if c := h.sessions[x.instance]; !c.missing && c.last.State != SessionClosed {
 			a.s.fail(unprovenSuccess, "session %s was closed", x.instance)
 		}

@@ -210,8 +210,10 @@ func (h *history) sends(a *actor, version string, r *Record) {
 	if !ok || old.State != Held || !old.Session || r.Epoch == old.Epoch && r.State == Released {
 		return
 	}
-	if x := a.p.session; x != nil && x.instance == old.Instance && (!r.Session || r.Instance == x.instance) {
-		return // its own
+	x := a.p.session
+	if x != nil && x.instance == old.Instance && (!r.Session || r.Instance == x.instance) && !a.knows.closed[old.Instance] {
+		h.own[r.Nonce] = true
+		return
 	}
 	switch {
 	case a.knows.closed[old.Instance]:
@@ -234,7 +236,7 @@ func (h *history) overSession(by *actor, old, r Record, how *Force) {
 	}
 	switch {
 	case x.free(s.now):
-	case x.owner == by && !by.knows.closed[old.Instance] && r.Epoch == old.Epoch+1: // its own, as far as it knows
+	case h.own[r.Nonce] && r.Epoch == old.Epoch+1:
 	case r.State == Released && r.Epoch == old.Epoch:
 		if x.owner.dead || !old.Kept {
 			return // who did it has said that the work has stopped

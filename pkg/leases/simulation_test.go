@@ -196,25 +196,34 @@ type actor struct {
 	rate  float64
 	wall  time.Duration // how far its wall clock is off
 
-	yield func(struct{}) bool
-	next  func() (struct{}, bool)
-	stop  func()
-	dead  bool
-	reply reply // to the request that it waits for
+	*thread // the one that goes on at the moment
+	threads []*thread
+	dead    bool
 
 	far     bool          // its requests take long
 	cut     time.Duration // until when no request gets through
-	force   *Force        // the one under way
-	op      *op           // the last one
 	leases  map[string]*Lease
 	beliefs map[string]*belief
 	raised  map[*Lease]bool // whose epoch the resource knows
 
 	working  map[string]time.Duration // true time until which work on a key goes on, besides that of a believer
+	stopping map[string]bool          // keys on which no work begins any more
+	closing  bool                     // nor on any key
 	survives bool
 	trusted  belief   // of its session
 	marked   []*Lease // that it is asked to give up
 	knows    knowledge
+}
+
+// thread is one line of a process's work, of which it may have several. While
+// one waits for a reply, another goes on.
+type thread struct {
+	yield func(struct{}) bool
+	next  func() (struct{}, bool)
+	stop  func()
+	reply reply  // to the request that it waits for
+	force *Force // the one under way
+	op    *op    // the last one
 }
 
 // crashed unwinds the stack of a coroutine that is to end.
@@ -226,7 +235,7 @@ func (s *sim) spawn(name string, program func(*actor)) *actor {
 		s: s, name: name, instance: fmt.Sprintf("%s-%d", name, len(s.actors)),
 		start: s.now - s.between(0, time.Hour), rate: 1 + (2*s.rng.Float64()-1)*0.049, wall: s.between(-time.Minute, time.Minute),
 		leases: map[string]*Lease{}, beliefs: map[string]*belief{}, raised: map[*Lease]bool{},
-		working: map[string]time.Duration{}, knows: newKnowledge(),
+		working: map[string]time.Duration{}, stopping: map[string]bool{}, knows: newKnowledge(),
 	}
 	a.far = !s.calm() && s.coin(0.15)
 	if s.coin(0.5) { // the bounds are where it matters
@@ -239,18 +248,25 @@ func (s *sim) spawn(name string, program func(*actor)) *actor {
 	}
 	a.p.rules = s.rules
 	s.actors = append(s.actors, a)
-	a.next, a.stop = iter.Pull(func(yield func(struct{}) bool) {
+	s.logf("%s begins, clock rate %.3f", a.instance, a.rate)
+	a.begin(program)
+	return a
+}
+
+// begin starts another thread.
+func (a *actor) begin(program func(*actor)) {
+	t := &thread{}
+	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		defer func() {
 			if r := recover(); r != nil && r != (crashed{}) {
 				panic(r)
 			}
 		}()
-		a.yield = yield
+		t.yield = yield
 		program(a)
 	})
-	s.logf("%s begins, clock rate %.3f", a.instance, a.rate)
-	s.after(0, func() { a.resume(reply{}) })
-	return a
+	a.threads = append(a.threads, t)
+	a.s.after(0, func() { a.resume(t, reply{}) })
 }
 
 // kill ends a process's life where it is. What it has sent is still under way.
@@ -259,17 +275,19 @@ func (a *actor) kill() {
 		a.s.logf("%s is killed", a.instance)
 		a.dead = true
 		clear(a.beliefs)
-		a.stop()
+		for _, t := range a.threads {
+			t.stop()
+		}
 	}
 }
 
-// resume lets a process go on until it waits again.
-func (a *actor) resume(r reply) {
+// resume lets a thread go on until it waits again.
+func (a *actor) resume(t *thread, r reply) {
 	if a.dead {
 		return
 	}
-	a.reply = r
-	if _, more := a.next(); !more {
+	a.thread, t.reply = t, r
+	if _, more := t.next(); !more && t == a.threads[0] {
 		a.kill()
 	}
 	a.s.history.observe(a)
@@ -282,19 +300,19 @@ func (a *actor) wait() reply {
 	return a.reply
 }
 
-// wake resumes a process after d, or later where the machine pauses it.
-func (a *actor) wake(d time.Duration, r func() reply) {
+// wake resumes a thread after d, or later where the machine pauses it.
+func (a *actor) wake(t *thread, d time.Duration, r func() reply) {
 	if !a.s.calm() && a.s.coin(a.s.faults/30) {
 		pause := a.s.between(0, 8*time.Second)
 		a.s.logf("%s will be paused for %v", a.instance, pause)
 		d += pause
 	}
-	a.s.after(d, func() { a.resume(r()) })
+	a.s.after(d, func() { a.resume(t, r()) })
 }
 
 // sleep waits on the process's clock.
 func (a *actor) sleep(d time.Duration) {
-	a.wake(time.Duration(float64(d)/a.rate), func() reply { return reply{} })
+	a.wake(a.thread, time.Duration(float64(d)/a.rate), func() reply { return reply{} })
 	a.wait()
 }
 
@@ -317,7 +335,7 @@ var errRefused = errors.New("service unavailable")
 // request sends something to the store and waits for the answer. All that can
 // go wrong on the way does so here.
 func (a *actor) request(what string, apply func() reply) reply {
-	s := a.s
+	s, t := a.s, a.thread
 	if a.op != nil {
 		a.op.asked = true
 	}
@@ -346,25 +364,25 @@ func (a *actor) request(what string, apply func() reply) reply {
 			err = ErrConflict
 		}
 		s.logf("%s %s is refused: %v", a.instance, what, err)
-		a.wake(there+back, func() reply { return reply{err: err} })
+		a.wake(t, there+back, func() reply { return reply{err: err} })
 	case fate < 0.4: // it never arrives
 		s.logf("%s %s is dropped", a.instance, what)
-		a.wake(there+back, unknown)
+		a.wake(t, there+back, unknown)
 	case fate < 0.75: // it arrives after the process has given up
 		s.logf("%s %s is late", a.instance, what)
-		a.wake(there+back, unknown)
+		a.wake(t, there+back, unknown)
 		arrive(there+back+s.between(0, []time.Duration{5 * time.Second, 300 * time.Millisecond}[s.rng.IntN(2)]), nobody)
 	case fate < 0.9: // it arrives, the reply does not
 		s.logf("%s %s loses its reply", a.instance, what)
 		arrive(there, nobody)
-		a.wake(there+back, unknown)
+		a.wake(t, there+back, unknown)
 	case fate < 1: // it is sent twice below this package
 		s.logf("%s %s is sent twice", a.instance, what)
 		arrive(there, func(reply) {
-			arrive(back+there, func(r reply) { a.wake(back, func() reply { return r }) })
+			arrive(back+there, func(r reply) { a.wake(t, back, func() reply { return r }) })
 		})
 	default:
-		arrive(there, func(r reply) { a.wake(back, func() reply { return r }) })
+		arrive(there, func(r reply) { a.wake(t, back, func() reply { return r }) })
 	}
 	return a.wait()
 }
