@@ -14,12 +14,20 @@ type changeGuard struct {
 	yes, dryRun bool
 	// fleet is the name of the fleet that is meant, which a protected one wants besides yes.
 	fleet string
+	// named tells that --confirm is all that the command takes.
+	named bool
 }
 
 func (g *changeGuard) bind(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&g.yes, "yes", false, "do not ask")
 	cmd.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be done, and do nothing")
 	cmd.Flags().StringVar(&g.fleet, "confirm", "", "name of the fleet that is meant; --yes needs it for a protected one")
+}
+
+// bindName is bind for commands that ask nothing, but for the name of a protected fleet.
+func (g *changeGuard) bindName(cmd *cobra.Command) {
+	g.named = true
+	cmd.Flags().StringVar(&g.fleet, "confirm", "", "name of the fleet that is meant; a protected one needs it")
 }
 
 // confirm asks before a change of the root that was read. It is false where the
@@ -47,7 +55,11 @@ func (a *app) confirm(ctx context.Context, g *changeGuard, question string) (boo
 	}
 	if !a.inTerminal || !a.errTerminal {
 		if typed {
-			return false, usageError("%s fleet %q is protected, and nobody can type its name here", question, name).about(a.root).withHint("repeat with --yes --confirm %s, or with --dry-run to see what would be done", name)
+			e := usageError("%s fleet %q is protected, and nobody can type its name here", question, name).about(a.root)
+			if g.named {
+				return false, e.withHint("repeat with --confirm %s", name)
+			}
+			return false, e.withHint("repeat with --yes --confirm %s, or with --dry-run to see what would be done", name)
 		}
 		return false, usageError("%s nobody can answer here", question).withHint("repeat with --yes, or with --dry-run to see what would be done")
 	}

@@ -76,7 +76,7 @@ was paused.`,
 	o.take.bind(cmd)
 	cmd.Flags().StringVar(&o.file, "keys-file", "", "file of keys, one a line; - is standard input")
 	cmd.Flags().BoolVar(&o.renew, "renew", false, "stay and renew them until a signal comes, then release them")
-	cmd.Flags().StringVar(&o.guard.fleet, "confirm", "", "name of the fleet that is meant; a protected one needs it")
+	o.guard.bindName(cmd)
 	return cmd
 }
 

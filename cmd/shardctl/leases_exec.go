@@ -45,7 +45,7 @@ A held key is refused at once, or waited for with --wait.`,
 	o.place.bind(cmd)
 	o.take.bind(cmd)
 	cmd.Flags().DurationVar(&o.stop, "stop-timeout", 0, "how long the command has between SIGTERM and SIGKILL; at most half of --ttl (default 5s, or a quarter of --ttl)")
-	cmd.Flags().StringVar(&o.guard.fleet, "confirm", "", "name of the fleet that is meant; a protected one needs it")
+	o.guard.bindName(cmd)
 	completeWith(cmd, "stop-timeout")
 	return cmd
 }

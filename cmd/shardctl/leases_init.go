@@ -29,7 +29,7 @@ need no preparation: a bucket or a folder is yours, and etcd has only keys.`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runLeasesInit(cmd.Context(), o) },
 	}
 	o.place.bind(cmd)
-	cmd.Flags().StringVar(&o.guard.fleet, "confirm", "", "name of the fleet that is meant; a protected one needs it")
+	o.guard.bindName(cmd)
 	return cmd
 }
 

@@ -314,9 +314,13 @@ func (a *app) printForcing(out io.Writer, o *leasesReleaseOptions, p *leasePlace
 		{Name: "HEARTBEAT"}, {Name: "OWNER"}, {Name: "WATCH", Right: true}, {Name: "LOCKED-AFTER", Right: true}, {Name: "UNCHANGED-FOR", Right: true},
 	}}
 	locked, live := false, 0
+	planned, idle := 0, 0
 	for _, f := range plan {
 		if f == nil {
 			continue
+		}
+		if planned++; f.Idle() {
+			idle++
 		}
 		l := p.forcingResult(f)
 		row := []render.Cell{
@@ -343,7 +347,7 @@ func (a *app) printForcing(out io.Writer, o *leasesReleaseOptions, p *leasePlace
 				row[7] = render.Text("none")
 			}
 		}
-		locked = locked || f.Delay > 0
+		locked = locked || f.Delay > 0 && !f.Idle()
 		t.Rows = append(t.Rows, row)
 	}
 	printer := a.printer()
@@ -361,7 +365,12 @@ func (a *app) printForcing(out io.Writer, o *leasesReleaseOptions, p *leasePlace
 	if live > 0 {
 		w.line("%s a live heartbeat: such a holder is most likely alive; ask it to let go with shardctl leases revoke", holdersHave(live))
 	}
+	if idle > 0 {
+		w.line("what is released already stays as it is: %s", counted(idle, "key"))
+	}
 	switch {
+	case idle == planned:
+		return w.err
 	case o.how.NoWatch:
 		w.line("without a watch: a holder that lives goes on with its work until it next tries to renew, and nobody looks for it first;")
 		w.line("only the lock delay, and a resource that rejects old epochs, keep two from doing the same work")

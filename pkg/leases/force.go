@@ -40,6 +40,13 @@ type Forcing struct {
 	Delay time.Duration
 }
 
+// Idle says that there is nothing to do: the key is released already, and neither
+// a longer lock delay nor a higher epoch is asked for (L8).
+func (f *Forcing) Idle() bool {
+	i := f.Item
+	return i != nil && i.Err == nil && i.Record.State == Released && f.Delay <= i.Record.LockDelay() && f.how.EpochFloor <= i.Record.Epoch
+}
+
 // Forced is what a force-release did.
 type Forced struct {
 	Key string
