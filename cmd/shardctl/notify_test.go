@@ -100,7 +100,7 @@ func TestHangingLoopIsNotAlive(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.follow(ctx, ctx, func() coordinator.NodeStatus {
+		s.follow(ctx, context.Background(), func() coordinator.NodeStatus {
 			if asked++; asked == 3 {
 				<-hang
 			}
