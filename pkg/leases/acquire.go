@@ -301,16 +301,18 @@ func (p *Process) keepAlive(ctx context.Context, key string, terms *Terms) error
 		if now := p.clock.Elapsed(); now-life.sent < life.ttl/6 {
 			return nil
 		}
-		sent := p.clock.Elapsed()
-		err := p.lives.Extend(ctx, life.instance)
-		if err == nil && !p.rules.over(p.clock.Elapsed(), life.sent+p.rules.holds(life.ttl, 0)) {
-			p.mu.Lock()
-			p.life.sent = sent
-			p.mu.Unlock()
-			return nil
-		}
-		if err != nil && !errors.Is(err, ErrGone) {
-			return &BackendError{"keep process alive for", key, err}
+		over := func(now time.Duration) bool { return p.rules.over(now, life.sent+p.rules.holds(life.ttl, 0)) }
+		if sent := p.clock.Elapsed(); !over(sent) { // L2: a late one is not sent
+			err := p.lives.Extend(ctx, life.instance)
+			if err == nil && !over(p.clock.Elapsed()) {
+				p.mu.Lock()
+				p.life.sent = sent
+				p.mu.Unlock()
+				return nil
+			}
+			if err != nil && !errors.Is(err, ErrGone) {
+				return &BackendError{"keep process alive for", key, err}
+			}
 		}
 		life = p.nextLife()
 	}

@@ -85,3 +85,35 @@ func TestLongerTimeToStopCountsAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// livesTable keeps lives, which never end, and counts how often they are extended.
+type livesTable struct {
+	leases.Table
+	extended int
+}
+
+func (t *livesTable) Alive(context.Context, string) (bool, error)        { return true, nil }
+func (t *livesTable) Begin(context.Context, string, time.Duration) error { return nil }
+func (t *livesTable) End(context.Context, string) error                  { return nil }
+func (t *livesTable) Extend(context.Context, string) error               { t.extended++; return nil }
+
+// A life that is over for its process is not extended (L2): its keys would be kept
+// from others for another TTL. The process begins another.
+func TestLateLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &livesTable{Table: leases.NewMemory(nil)}
+		p := newProcess(t, table, "a")
+		if _, err := p.Acquire(t.Context(), "k", leases.Terms{TTL: 10 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		first := p.Instance()
+		time.Sleep(5 * time.Second)
+		if _, err := p.Acquire(t.Context(), "other", leases.Terms{TTL: 10 * time.Second}); err != nil || table.extended != 1 || p.Instance() != first {
+			t.Fatalf("in time: extended %d times, error %v", table.extended, err)
+		}
+		time.Sleep(9600 * time.Millisecond)
+		if _, err := p.Acquire(t.Context(), "third", leases.Terms{TTL: 10 * time.Second}); err != nil || table.extended != 1 || p.Instance() == first {
+			t.Errorf("too late: extended %d times, error %v", table.extended, err)
+		}
+	})
+}
