@@ -261,6 +261,10 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		}
 		p.mu.Lock()
 		sent, ours := p.rules.sentAt(s.tries, &Record{Nonce: item.Session.Nonce})
+		if !ours && item.Session.Nonce != base.Session.Nonce {
+			p.mu.Unlock()
+			return over("its record was removed, and an older one is in its place")
+		}
 		s.item = *item
 		if ours {
 			p.endLate(s, answered)

@@ -342,3 +342,36 @@ func TestKeyThatIsAbandonedWhileItIsSettled(t *testing.T) {
 		}
 	})
 }
+
+// A session whose record was removed and came back as it had been, from a backup
+// or by a request that was under way for long, is lost: others may have taken its
+// keys meanwhile.
+func TestSessionThatCameBackIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		a := newProcess(t, table, "a")
+		l, err := a.Acquire(ctx, "k", leases.Terms{TTL: 10 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := table.SessionReader().Get(ctx, l.Instance())
+		if err != nil {
+			t.Fatal(err)
+		}
+		renewAll(t, a)
+		now, err := table.SessionReader().Get(ctx, l.Instance())
+		if err == nil {
+			err = table.DeleteSession(ctx, l.Instance(), now.Version)
+		}
+		if err == nil {
+			_, err = table.SessionTable().Write(ctx, leases.Write{Key: l.Instance(), Body: first.Body})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.RenewSession(ctx); !errors.As(err, new(*leases.SessionLost)) || l.Left() > 0 {
+			t.Errorf("renewal over an older record: %v, %v left", err, l.Left())
+		}
+	})
+}
