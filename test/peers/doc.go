@@ -3,6 +3,9 @@
 // programs are asked about the same fleets. Run it with make test-peers; the
 // first time cargo needs some minutes to build Sleet.
 //
+// Nodes of both run in one fleet, too: they are killed, stopped and started, and each
+// assignment has the owner that both compute.
+//
 // Fleets and configurations are generated from seeds. A failure names its seed;
 // -seed N -seeds 1 makes it again, and -seeds tries more of them than usual.
 package peers

@@ -26,7 +26,7 @@ import (
 // settleTimeout bounds waiting for real nodes on a busy machine.
 const settleTimeout = 2 * time.Minute
 
-// node is a running node of Sleet.
+// node is a running node, of Sleet or of ours.
 type node struct {
 	id     string
 	cmd    *exec.Cmd
@@ -41,11 +41,17 @@ func (n *node) Write(p []byte) (int, error) {
 	return n.output.Write(p)
 }
 
-// startNode starts a node that ends with the test at the latest.
+// startNode starts a node of Sleet.
 func startNode(t *testing.T, env map[string]string, url, id, services string) *node {
 	t.Helper()
+	return start(t, env, id, sleetPath(t), "run", url, "--node-id", id, "--services", services)
+}
+
+// start starts a node that ends with the test at the latest.
+func start(t *testing.T, env map[string]string, id, program string, args ...string) *node {
+	t.Helper()
 	n := &node{id: id, exited: make(chan struct{})}
-	n.cmd = exec.Command(sleetPath(t), "run", url, "--node-id", id, "--services", services)
+	n.cmd = exec.Command(program, args...)
 	n.cmd.Env = environ(env)
 	n.cmd.Stdout, n.cmd.Stderr = n, n
 	testservers.DieWithParent(n.cmd)
@@ -57,7 +63,7 @@ func startNode(t *testing.T, env map[string]string, url, id, services string) *n
 		close(n.exited)
 	}()
 	t.Cleanup(func() {
-		n.cmd.Process.Kill()
+		n.cmd.Process.Kill() // the tasks of one of ours end with it
 		<-n.exited
 		if t.Failed() {
 			n.mu.Lock()
