@@ -224,7 +224,13 @@ func (n *Node) Run(ctx context.Context) error {
 	clean := n.shutdown()
 	stop()
 	ended := make(chan struct{})
-	go func() { running.Wait(); close(ended) }()
+	go func() {
+		running.Wait()
+		if clean { // leases of tasks that have just ended are still being given back
+			n.work.Wait()
+		}
+		close(ended)
+	}()
 	for over := false; !over; { // the loops may still have something to tell
 		select {
 		case f := <-n.inbox:

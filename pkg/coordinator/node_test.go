@@ -305,6 +305,35 @@ func TestNodeIdleCost(t *testing.T) {
 	})
 }
 
+// A node that stops cleanly has given all its leases back, however slow its store
+// is (H17).
+func TestStoppedNodeHoldsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 10)
+		slow := objstore.NewFaulty(store, func(c objstore.Call) objstore.Fault {
+			if strings.HasPrefix(c.Name, "leases/") {
+				return objstore.Fault{Delay: 200 * time.Millisecond}
+			}
+			return objstore.Fault{}
+		})
+		r := &runs{now: map[string][]string{}}
+		n := startNode(t, slow, coordinator.NodeOptions{
+			NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}, Exclusive: []fleet.Service{fleet.GC},
+		})
+		time.Sleep(10 * time.Second)
+		if s := n.Status(); s.Leases != 10 {
+			t.Errorf("%d leases", s.Leases)
+		}
+		n.end(t)
+		view := leases.NewView(objectlease.NewReader(store), nil)
+		for item, err := range view.List(t.Context(), "") {
+			if err != nil || item.Record.State == leases.Held {
+				t.Errorf("%s is held after a clean stop, %v", item.Key, err)
+			}
+		}
+	})
+}
+
 // A node that was drained while it was down starts nothing, not even for a moment.
 func TestNodeStartsDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
