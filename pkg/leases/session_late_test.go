@@ -287,14 +287,18 @@ func TestReleaseThatGaveUpWaitingIsMadeUpFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		table.session = 2 * time.Second
-		go func() { _ = a.Renew(ctx, l, terms) }()
+		renewed := make(chan struct{})
+		go func() {
+			_ = a.Renew(ctx, l, terms)
+			close(renewed)
+		}()
 		time.Sleep(time.Second)
 		short, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 		defer cancel()
 		if err := a.Release(short, l); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("release during a renewal: %v", err)
 		}
-		time.Sleep(time.Second)
+		<-renewed
 		table.session = 0
 		renewAll(t, a)
 		if l, err := b.Acquire(ctx, "k", leases.Terms{}); err != nil || l.Epoch() != 2 {
