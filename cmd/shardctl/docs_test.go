@@ -15,7 +15,8 @@ import (
 // TestDocs runs the sessions in the docs, which are fenced blocks of the language
 // "console": lines that begin with "$ " are commands, run in the root of the repository
 // by a shell, and the lines after each are what it prints. With -update they are rewritten.
-// The folder /srv/fleet is one of its own for each page.
+// The folder /srv/fleet is one of its own for each page, and so is the fleet "local". A
+// command that goes on in the background has to print into a file, and to be ended by a later one.
 func TestDocs(t *testing.T) {
 	sessions := 0
 	for _, name := range docs(t) {
@@ -90,7 +91,7 @@ func runSession(t *testing.T, body, folder string) string {
 		out.WriteString(line)
 		cmd := exec.Command("sh", "-c", strings.ReplaceAll(command, shownFolder, folder))
 		cmd.Dir = repository
-		cmd.Env = append(os.Environ(), "SHARDCTL_OUTPUT=", "NO_COLOR=")
+		cmd.Env = append(os.Environ(), "SHARDCTL_OUTPUT=", "NO_COLOR=", "XDG_STATE_HOME="+folder+"-state")
 		printed, err := cmd.CombinedOutput()
 		if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
 			t.Fatalf("%s: %v", command, err)
