@@ -18,8 +18,10 @@ servers: ## install the storage servers that tests run against, once
 test: servers ## run all tests; those whose server cannot be installed are skipped
 	@for m in $(MODULES); do (cd $$m && go test ./...) || exit 1; done
 
-race: servers ## run all tests under the race detector
-	go test -race ./...
+# Scripts and docs run the commands as processes of their own, which is slow under the
+# detector and shows it nothing that the other tests do not.
+race: servers ## run all tests but scripts under the race detector
+	go test -race -skip '^(TestScripts|TestDocs)$$' ./...
 
 test-peers: ## test beside the real Sleet, which cargo builds once, for minutes (PEERSFLAGS='-seeds 1000')
 	cd test/peers && go test -tags peers -timeout 40m $(PEERSFLAGS)
