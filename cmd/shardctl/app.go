@@ -77,7 +77,8 @@ func newRootCmd(a *app) *cobra.Command {
 who owns this key, what will adding two nodes move, are my node names any good.
 
 It knows the placements of Sleet and MenteDB fleets to the bit, and has weighted
-placements of its own.`,
+placements of its own. It sees and mends live fleets, lets go of leases that are
+stuck without making two writers, and runs a node itself.`,
 		SilenceErrors:      true,
 		SilenceUsage:       true,
 		DisableSuggestions: true, // they come in one line with the error
