@@ -504,8 +504,8 @@ func (k *Keeper) renew(h *HeldLease) {
 	k.count(now-began, err)
 	if !h.gone {
 		h.end = now + left - k.margin()
-		again := ttl/3 + rand.N(ttl/30+1)
-		if err != nil { // a few more times before it is too late
+		again := ttl/3 - rand.N(ttl/120+1) // within a third of the TTL, and not all together
+		if err != nil {                    // a few more times before it is too late
 			again = min(ttl/10, max(left/4, time.Millisecond))
 		}
 		heap.Push(&k.waiting, timed{now + again, h})
