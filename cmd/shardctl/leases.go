@@ -250,7 +250,8 @@ type leaseResult struct {
 	TTLms     int64      `json:"ttl_ms"`
 	Acquired  time.Time  `json:"acquired,omitzero" jsonschema:"by the holder's clock"`
 	Renewed   time.Time  `json:"renewed,omitzero" jsonschema:"by the holder's clock"`
-	ExpiresIn *float64   `json:"expires_in,omitempty" jsonschema:"seconds, negative once it has expired, 0 where it is released; absent where the store does not tell"`
+	ExpiresIn *float64   `json:"expires_in,omitempty" jsonschema:"seconds, negative once it has expired, 0 where it is released; absent only where the record, or its session, cannot be read"`
+	Guessed   bool       `json:"expires_in_guessed,omitempty" jsonschema:"the store does not date its records, so that expires_in is by the holder's clock compared with this machine's"`
 	NotBefore *time.Time `json:"not_before,omitempty" jsonschema:"end of the lock delay by the clock of whoever set it"`
 
 	Expired      bool       `json:"expired" jsonschema:"held, and the holder's time is over"`
@@ -291,9 +292,9 @@ func newLeaseRecord(r *leases.Record) leaseResult {
 	return l
 }
 
-// newLeaseResult shows a lease with what can be said of its life, and what the
-// fleet says of it.
-func newLeaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
+// leaseResult shows a lease with what can be said of its life, and what the fleet
+// says of it.
+func (p *leasePlace) leaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
 	if i.Err != nil {
 		l := leaseResult{Key: i.Key, State: "corrupt", Object: i.Name, Corrupt: corruption(i.Err)}
 		if l.Key == "" {
@@ -318,10 +319,9 @@ func newLeaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
 	if i.Life.Dated {
 		age := i.Life.Age.Seconds()
 		l.AgeSeconds = &age
-		open := i.Session == nil || i.Session.Session.State == leases.SessionOpen
-		if left := i.Remaining().Seconds(); held && open && l.TTLms > 0 {
-			l.ExpiresIn = &left
-		}
+	}
+	if held {
+		l.expiry(i, p.clock.Now())
 	}
 	if i.Life.Known || i.Life.Left > 0 {
 		left := i.Life.Left.Seconds()
@@ -335,6 +335,14 @@ func newLeaseResult(i *leases.Item, facts inspect.LeaseFacts) leaseResult {
 		l.Agrees = &agrees
 	}
 	return l
+}
+
+// expiry says when a held lease ends.
+func (l *leaseResult) expiry(i *leases.Item, now time.Time) {
+	if left, guessed, ok := i.Remaining(now); ok {
+		seconds := left.Seconds()
+		l.ExpiresIn, l.Guessed = &seconds, guessed
+	}
 }
 
 // corruption says what is wrong with a record, without its key.
@@ -373,12 +381,15 @@ func yesNo(is *bool, no render.Tone) render.Cell {
 	return render.Text("no").With(no)
 }
 
+// duration is a number of seconds, as answers have it.
+func duration(seconds float64) time.Duration { return time.Duration(seconds * float64(time.Second)) }
+
 // secondsCell is a length of time that may not be known; short is how people read it.
 func secondsCell(seconds *float64, short func(time.Duration) string) render.Cell {
 	if seconds == nil {
 		return textOr("")
 	}
-	return render.Cell{Value: fmt.Sprintf("%.3f", *seconds), Short: short(time.Duration(*seconds * float64(time.Second)))}
+	return render.Cell{Value: fmt.Sprintf("%.3f", *seconds), Short: short(duration(*seconds))}
 }
 
 // agoText is the age of something that a clock may have dated in the future (H45).
@@ -398,10 +409,14 @@ func expiryCell(i *leases.Item, l *leaseResult) render.Cell {
 		return secondsCell(l.FreeIn, func(d time.Duration) string { return "locked for " + ageText(d) })
 	}
 	return secondsCell(l.ExpiresIn, func(d time.Duration) string {
+		text := ageText(d)
 		if d < 0 {
-			return "expired " + ageText(d) + " ago"
+			text = "expired " + text + " ago"
 		}
-		return ageText(d)
+		if l.Guessed {
+			text += "?"
+		}
+		return text
 	})
 }
 

@@ -69,6 +69,9 @@ func (b *leaseBatch) fail(i int, err error) {
 			left := held.Left.Seconds()
 			c.FreeIn = &left
 		}
+		if r.State == leases.Held && !r.Session {
+			c.expiry(&leases.Item{Record: *r}, b.place.clock.Now())
+		}
 	} else if corrupt := (*leases.CorruptError)(nil); errors.As(err, &corrupt) {
 		c.State, c.Corrupt = "corrupt", corrupt.Err.Error()
 	}

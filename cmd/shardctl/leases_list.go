@@ -89,7 +89,7 @@ func (a *app) runLeasesList(ctx context.Context, o *leasesListOptions) error {
 		return err
 	}
 	add := func(i *leases.Item) error {
-		l := newLeaseResult(i, p.judge.Judge(i))
+		l := p.leaseResult(i, p.judge.Judge(i))
 		return list.Add(render.ListItem{Value: l, Rows: [][]render.Cell{leaseRow(i, &l)}, Name: l.Key})
 	}
 	var tail leasesTail

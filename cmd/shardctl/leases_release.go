@@ -158,7 +158,7 @@ func (a *app) releaseLeases(ctx context.Context, o *leasesReleaseOptions, p *lea
 		if r.State == leases.Released {
 			result = "unchanged"
 		}
-		batch.done(i, newLeaseResult(item, p.judge.Judge(item)), result)
+		batch.done(i, p.leaseResult(item, p.judge.Judge(item)), result)
 	}
 	each := func(do func(ctx context.Context, i int)) error {
 		ctx, cancel, err := o.place.deadline(ctx)
@@ -286,7 +286,7 @@ func (p *leasePlace) forcingResult(f *leases.Forcing) leaseResult {
 		return leaseResult{Key: f.Key, State: string(leases.Released)}
 	}
 	f.Item.Key = f.Key
-	return newLeaseResult(f.Item, p.judge.Judge(f.Item))
+	return p.leaseResult(f.Item, p.judge.Judge(f.Item))
 }
 
 // forced says what became of one key: epoch before and after, and who may have it

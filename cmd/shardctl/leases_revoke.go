@@ -88,7 +88,7 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 			if item, err := view.Current(asking, keys[i]); err != nil {
 				batch.fail(i, err)
 			} else {
-				batch.done(i, newLeaseResult(item, p.judge.Judge(item)), "planned")
+				batch.done(i, p.leaseResult(item, p.judge.Judge(item)), "planned")
 			}
 			return nil
 		})
@@ -129,7 +129,7 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 			item.Key = keys[i]
 			now, err := operate.LeaseGone(ctx, process.View, p.clock, item, w)
 			if err != nil && ctx.Err() != nil { // it is asked all the same
-				batch.done(i, newLeaseResult(item, p.judge.Judge(item)), result)
+				batch.done(i, p.leaseResult(item, p.judge.Judge(item)), result)
 				return nil
 			}
 			if err != nil {
@@ -138,7 +138,7 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 			}
 			item, result = now, goneResult(now, item)
 		}
-		batch.done(i, newLeaseResult(item, p.judge.Judge(item)), result)
+		batch.done(i, p.leaseResult(item, p.judge.Judge(item)), result)
 		return nil
 	})
 	if err := batch.finish(false); ctx.Err() == nil {

@@ -64,12 +64,30 @@ func TestLeasesOnServers(t *testing.T) {
 			if got := run(0, "list"); !regexp.MustCompile(`(?m)^acct-42 +held +n1 +- +1 `).MatchString(got.stdout) {
 				t.Errorf("list: %s", got.stdout)
 			}
+			for _, command := range []string{"list", "show acct-42"} {
+				got := run(0, append(strings.Fields(command), "-o", "json")...)
+				var doc struct {
+					Lease  leaseResult
+					Leases []leaseResult
+				}
+				if err := json.Unmarshal([]byte(got.stdout), &doc); err != nil {
+					t.Fatal(err)
+				}
+				for _, l := range append(doc.Leases, doc.Lease) {
+					if l.Key != "" && (l.ExpiresIn == nil || *l.ExpiresIn > 5 || *l.ExpiresIn < -120 || l.Guessed != (kind == testservers.Dynalite)) {
+						t.Errorf("%s: when %s expires: %s", command, l.Key, got.stdout)
+					}
+				}
+			}
 			run(0, "show", "acct-42")
 			run(0, "revoke", "acct-42", "--reason", "moving it", "--by", "ann")
 			if got := run(0, "list", "--prefix", "acct"); !strings.Contains(got.stdout, "revoking") || strings.Contains(got.stdout, "gc/") {
 				t.Errorf("list: %s", got.stdout)
 			}
 			run(0, "release", "acct-42", "--instance", taken.Leases[0].Instance)
+			if got := run(0, "show", "acct-42"); !regexp.MustCompile(`revoke +outcome +ann +revoked +1 -> 1 +moving it`).MatchString(got.stdout) {
+				t.Errorf("show: %s", got.stdout)
+			}
 			run(exitRefused, "release", "gc/s3://b/x", "--instance", "other")
 			// Whoever took it is gone; on etcd its life ends by itself.
 			run(0, "acquire", "gc/s3://b/x", "--node", "n2", "--ttl", "5s", "--wait-timeout", "60s")

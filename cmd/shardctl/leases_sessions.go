@@ -57,7 +57,8 @@ type sessionResult struct {
 	TTLms       int64     `json:"ttl_ms"`
 	Started     time.Time `json:"started,omitzero" jsonschema:"by its process's clock"`
 	Renewed     time.Time `json:"renewed,omitzero" jsonschema:"by its process's clock"`
-	ExpiresIn   *float64  `json:"expires_in,omitempty" jsonschema:"seconds, of an open one, negative once it has lapsed; absent where the store does not tell"`
+	ExpiresIn   *float64  `json:"expires_in,omitempty" jsonschema:"seconds, of an open one, negative once it has lapsed; absent where it cannot be read"`
+	Guessed     bool      `json:"expires_in_guessed,omitempty" jsonschema:"the store does not date its records, so that expires_in is by its process's clock compared with this machine's"`
 	FreeIn      *float64  `json:"free_in,omitempty" jsonschema:"seconds until others may have its keys, as far as can be told"`
 	AgeSeconds  *float64  `json:"age_seconds,omitempty" jsonschema:"since its last sign of life or its end, by the store's clock"`
 	LockDelayMS int64     `json:"lock_delay_ms,omitempty" jsonschema:"of a killed one: nobody takes its keys within"`
@@ -80,10 +81,11 @@ func (p *leasePlace) sessionResult(v *leases.View, s *leases.SessionItem) sessio
 	if s.Life.Dated {
 		age := s.Life.Age.Seconds()
 		r.AgeSeconds = &age
-		if s.Session.State == leases.SessionOpen {
-			left := (s.Session.TTL() - s.Life.Age).Seconds()
-			r.ExpiresIn = &left
-		}
+	}
+	if s.Session.State == leases.SessionOpen {
+		left, guessed, _ := (&leases.Item{Session: s, Life: s.Life}).Remaining(p.clock.Now())
+		seconds := left.Seconds()
+		r.ExpiresIn, r.Guessed = &seconds, guessed
 	}
 	if s.Life.Known || s.Life.Left > 0 {
 		left := s.Life.Left.Seconds()
@@ -127,10 +129,14 @@ func (r *sessionResult) row() []render.Cell {
 		expiry = secondsCell(r.FreeIn, func(d time.Duration) string { return "locked for " + ageText(d) })
 	case r.ExpiresIn != nil:
 		expiry = secondsCell(r.ExpiresIn, func(d time.Duration) string {
+			text := ageText(d)
 			if d < 0 {
-				return "lapsed " + ageText(d) + " ago"
+				text = "lapsed " + text + " ago"
 			}
-			return ageText(d)
+			if r.Guessed {
+				text += "?"
+			}
+			return text
 		})
 	}
 	return []render.Cell{

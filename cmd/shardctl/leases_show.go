@@ -18,7 +18,7 @@ func newLeasesShowCmd(a *app) *cobra.Command {
 	o := &leaseFlags{}
 	cmd := &cobra.Command{
 		Use:   "show KEY",
-		Short: "Show all that is known of a lease, and who forced it when",
+		Short: "Show all that is known of a lease, and who revoked or forced it when",
 		Example: `  shardctl leases show acct-42 --root s3://bucket/fleet
   shardctl leases show gc/s3://acme-prod/tenants/0042 --root s3://bucket/fleet -o json`,
 		Args: cobra.ExactArgs(1),
@@ -85,7 +85,7 @@ func (a *app) runLeasesShow(ctx context.Context, o *leaseFlags, args []string) e
 	}
 	item.Key = keys[0]
 	facts := p.judge.Judge(item)
-	shown := leaseShown{SchemaVersion: 1, Store: p.where, Lease: newLeaseResult(item, facts), Version: item.Version, History: []leaseEvent{}}
+	shown := leaseShown{SchemaVersion: 1, Store: p.where, Lease: p.leaseResult(item, facts), Version: item.Version, History: []leaseEvent{}}
 	if corrupt != nil {
 		shown.Body = string(item.Body)
 	}
@@ -96,9 +96,12 @@ func (a *app) runLeasesShow(ctx context.Context, o *leaseFlags, args []string) e
 		return err
 	}
 	if item.Err == nil && item.Record.Session {
-		// Who asked its session for it has written so under the session.
+		// Who asked its session for it has written so under the session first.
+		filed := shown.History
 		asked, err := a.leaseHistory(ctx, view, item.Record.Instance, func(audit *leases.Audit) bool {
-			return slices.ContainsFunc(audit.Marks, func(m leases.SessionMark) bool { return m.Key == keys[0] })
+			return slices.ContainsFunc(audit.Marks, func(m leases.SessionMark) bool {
+				return m.Key == keys[0] && !slices.ContainsFunc(filed, func(e leaseEvent) bool { return e.Op == m.Op })
+			})
 		})
 		if err != nil {
 			return err
@@ -175,12 +178,16 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 	l, r := &s.Lease, &i.Record
 	state := inspect.LeaseState(i)
 	switch {
-	case state == "expired" && l.ExpiresIn != nil:
-		state += fmt.Sprintf(" %s ago", ageText(-i.Remaining()))
+	case state == "expired" && l.ExpiresIn != nil && *l.ExpiresIn < 0:
+		state += fmt.Sprintf(" %s ago", ageText(duration(-*l.ExpiresIn)))
 	case state == "locked":
 		state += fmt.Sprintf(": released, and nobody may have it for another %s", ageText(i.Life.Left))
+	case state == "held" && l.Guessed && *l.ExpiresIn < 0:
+		state += fmt.Sprintf(", and ran out %s ago if its holder's clock and this one agree: only a watch can tell", ageText(duration(-*l.ExpiresIn)))
+	case state == "held" && l.Guessed:
+		state += fmt.Sprintf(", for another %s unless it is renewed, if its holder's clock and this one agree", ageText(duration(*l.ExpiresIn)))
 	case state == "held" && l.ExpiresIn != nil:
-		state += fmt.Sprintf(", for another %s unless it is renewed", ageText(i.Remaining()))
+		state += fmt.Sprintf(", for another %s unless it is renewed", ageText(duration(*l.ExpiresIn)))
 	}
 	line("state", "%s", state)
 	holder := fmt.Sprintf("node %s, instance %s", r.Node, r.Instance)

@@ -5,12 +5,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 )
 
-// Audit is a record of a force-release: one is written before it and another
-// with its outcome. Both are created, never replaced.
+// Audit is a record of what somebody did to the leases of others: one is written
+// before it and another with its outcome. Both are created, never replaced.
 type Audit struct {
 	Version int       `json:"version"`
 	Op      string    `json:"op"`
@@ -80,6 +81,28 @@ func newAudit(f *Forcing, op string) Audit {
 		}
 	}
 	return a
+}
+
+// recorded writes an audit record, does what it says, and writes another one with
+// the outcome: what do leaves in it, or its error.
+func (p *Process) recorded(ctx context.Context, a *Audit, do func() error) error {
+	if err := p.append(ctx, *a, "-intent"); err != nil {
+		return err
+	}
+	err := do()
+	if err != nil {
+		a.Outcome, a.Error = "failed", err.Error()
+		if errors.Is(err, ErrUnknown) {
+			a.Outcome = "unknown"
+		}
+	}
+	// What was done is written down also where the caller has given up.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if auditErr := p.append(ctx, *a, "-outcome"); auditErr != nil && err == nil {
+		err = fmt.Errorf("%s of %s was done, and no record of it written: %w", a.Action, a.Key, auditErr)
+	}
+	return err
 }
 
 // append writes an audit record of one phase.

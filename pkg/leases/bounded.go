@@ -68,9 +68,9 @@ type boundedLives struct {
 	lives Lives
 }
 
-func (b *boundedLives) Alive(ctx context.Context, instance string) (on bool, err error) {
-	err = b.do(ctx, func(ctx context.Context) error { on, err = b.lives.Alive(ctx, instance); return err })
-	return on, err
+func (b *boundedLives) Alive(ctx context.Context, instance string) (on bool, left time.Duration, err error) {
+	err = b.do(ctx, func(ctx context.Context) error { on, left, err = b.lives.Alive(ctx, instance); return err })
+	return on, left, err
 }
 
 func (b *boundedLives) Begin(ctx context.Context, instance string, ttl time.Duration) error {

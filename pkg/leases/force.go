@@ -313,7 +313,7 @@ func (p *Process) watch(ctx context.Context, f *Forcing) (*Item, error) {
 		seen, err := p.read(ctx, f.Key)
 		on := kept
 		if kept && err == nil {
-			on, err = p.lives.Alive(ctx, f.Item.Record.Instance)
+			on, _, err = p.lives.Alive(ctx, f.Item.Record.Instance)
 		}
 		if errors.Is(err, ErrNotFound) {
 			return nil, &LostError{f.Key, f.Item.Record.Epoch, "its record was removed", nil}
@@ -368,24 +368,18 @@ func (p *Process) Force(ctx context.Context, f *Forcing) (*Forced, error) {
 	if f.Item != nil && f.Item.Err == nil {
 		before = f.Item.Record
 	}
-	op := p.operation(f.Key)
-	audit := newAudit(f, op)
-	if err := p.append(ctx, audit, "-intent"); err != nil {
-		return nil, err
-	}
-	forced, err := p.watchAndForce(ctx, f, op, before)
-	if forced != nil {
+	audit := newAudit(f, p.operation(f.Key))
+	var forced *Forced
+	err := p.recorded(ctx, &audit, func() (err error) {
+		if forced, err = p.watchAndForce(ctx, f, audit.Op, before); forced == nil {
+			return err
+		}
 		audit.After = &forced.After
-	}
-	if audit.Outcome = outcomeOf(forced, err); err != nil {
-		audit.Error = err.Error()
-	}
-	// What was done is written down also where the caller has given up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if auditErr := p.append(ctx, audit, "-outcome"); auditErr != nil && err == nil {
-		return forced, fmt.Errorf("%s was released, and no record of it written: %w", f.Key, auditErr)
-	}
+		if audit.Outcome = "released"; !forced.Changed {
+			audit.Outcome = "unchanged"
+		}
+		return err
+	})
 	return forced, err
 }
 
@@ -433,16 +427,4 @@ func (p *Process) watchAndForce(ctx context.Context, f *Forcing, op string, befo
 		}
 		last = seen
 	}
-}
-
-func outcomeOf(forced *Forced, err error) string {
-	switch {
-	case err != nil && errors.Is(err, ErrUnknown):
-		return "unknown"
-	case err != nil:
-		return "failed"
-	case !forced.Changed:
-		return "unchanged"
-	}
-	return "released"
 }

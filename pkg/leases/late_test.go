@@ -92,7 +92,11 @@ type livesTable struct {
 	extended int
 }
 
-func (t *livesTable) Alive(context.Context, string) (bool, error)        { return true, nil }
+var _ leases.Lives = (*livesTable)(nil)
+
+func (t *livesTable) Alive(context.Context, string) (bool, time.Duration, error) {
+	return true, 0, nil
+}
 func (t *livesTable) Begin(context.Context, string, time.Duration) error { return nil }
 func (t *livesTable) End(context.Context, string) error                  { return nil }
 func (t *livesTable) Extend(context.Context, string) error               { t.extended++; return nil }

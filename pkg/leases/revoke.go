@@ -2,14 +2,14 @@ package leases
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
 // Revoke marks a held key: its holder is asked to stop its work and to release.
 // The epoch and the holder's time stay as they are. A key that is marked
-// already keeps its mark.
+// already keeps its mark. Audit records say who asked, why, and what came of it.
 //
 // Errors: [*RefusedError] (nobody holds it, or the holder's time is over, so
 // that a mark would only lengthen it), [*LostError] (the holder that was to be
@@ -22,38 +22,66 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
-	op := p.operation(key)
-	var first *Record
-	var last error
-	for range rounds { // a holder may be renewing just now
-		item, err := p.read(ctx, key)
-		if err != nil {
-			return nil, err
+	item, err := p.readToMark(ctx, key, nil)
+	if err != nil || item.Record.Revoke != nil {
+		return item, err
+	}
+	if item.Record.Session {
+		added, err := p.RevokeKeys(ctx, item.Session, []*Item{item}, by, reason)
+		if err == nil && len(added) > 0 {
+			err = p.FileMark(ctx, item, added[0], by, reason)
 		}
-		if item.Err != nil {
-			return nil, item.Err
+		return item, err
+	}
+	seen := item.Record
+	audit := Audit{
+		Version: RecordVersion, Op: p.operation(key), Action: "revoke", By: by, Reason: reason, Key: key,
+		Seen: &seen, SeenVersion: item.Version,
+	}
+	err = p.recorded(ctx, &audit, func() error {
+		if item, err = p.markRecord(ctx, item, &audit); err == nil {
+			audit.Outcome, audit.After = "revoked", &item.Record
+			if item.Record.Revoke.Op != audit.Op { // somebody else was quicker
+				audit.Outcome = "unchanged"
+			}
 		}
+		return err
+	})
+	return item, err
+}
+
+// readToMark reads a key whose holder is to be asked to let go: the one of first,
+// if that is not nil.
+func (p *Process) readToMark(ctx context.Context, key string, first *Record) (*Item, error) {
+	item, err := p.read(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	if item.Err != nil {
+		return nil, item.Err
+	}
+	r := item.Record
+	if first != nil && !p.rules.mayMark(first, &r) {
+		return nil, &LostError{key, first.Epoch, lostTo(item), &r}
+	}
+	if err := p.judge(ctx, item); err != nil {
+		return nil, err
+	}
+	switch {
+	case r.State == Released:
+		return nil, &RefusedError{Key: key, Record: r, Why: fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
+	case item.Life.Over:
+		return nil, &RefusedError{Key: key, Record: r, Why: "its holder's time is over: it can be acquired, or released with force", Kind: ErrOver}
+	}
+	return item, nil
+}
+
+// markRecord writes the mark that audit tells of into a record, whose holder may
+// be renewing it just now.
+func (p *Process) markRecord(ctx context.Context, item *Item, audit *Audit) (*Item, error) {
+	for range rounds {
 		r := item.Record
-		if first == nil {
-			first = &item.Record
-		} else if !p.rules.mayMark(first, &r) {
-			return nil, &LostError{key, first.Epoch, lostTo(item), &r}
-		}
-		if err := p.judge(ctx, item); err != nil {
-			return nil, err
-		}
-		switch {
-		case r.State == Released:
-			return nil, &RefusedError{Key: key, Record: r, Why: fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
-		case item.Life.Over:
-			return nil, &RefusedError{Key: key, Record: r, Why: "its holder's time is over: it can be acquired, or released with force", Kind: ErrOver}
-		case r.Revoke != nil:
-			return item, nil
-		}
-		if r.Session {
-			return item, p.RevokeKeys(ctx, item.Session, []*Item{item}, by, reason)
-		}
-		r.Revoke = &Mark{Op: op, By: by, Reason: reason, At: p.clock.Now().UTC().Truncate(time.Millisecond)}
+		r.Revoke = &Mark{Op: audit.Op, By: audit.By, Reason: audit.Reason, At: p.clock.Now().UTC().Truncate(time.Millisecond)}
 		o, seen, err := p.write(ctx, "revoke", item, r, "")
 		if err != nil {
 			return nil, err
@@ -61,9 +89,11 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		if o == applied {
 			return seen, nil
 		}
-		last = &BackendError{"revoke", key, fmt.Errorf("%w: the record changed %d times meanwhile", ErrConflict, rounds)}
+		if item, err = p.readToMark(ctx, audit.Key, audit.Seen); err != nil || item.Record.Revoke != nil {
+			return item, err
+		}
 	}
-	return nil, last
+	return nil, &BackendError{"revoke", audit.Key, fmt.Errorf("%w: the record changed %d times meanwhile", ErrConflict, rounds)}
 }
 
 // markPause is how long one who marks a session waits between tries, so that its
@@ -71,40 +101,47 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 const markPause = time.Second
 
 // RevokeKeys asks a session, as it was read, to give up some of its keys, all in
-// one write; an audit record says who asked and why. Keys that are marked at
-// their epoch already stay so.
+// one write; audit records of the session say who asked and why. Keys that are
+// marked at their epoch already stay so; what is returned are the marks that were
+// added. [Process.FileMark] also files them under their keys.
 //
 // Errors: [*RefusedError] (the session is over or has too many marks),
 // [*CorruptError], [*BackendError].
-func (p *Process) RevokeKeys(ctx context.Context, s *SessionItem, keys []*Item, by, reason string) error {
+func (p *Process) RevokeKeys(ctx context.Context, s *SessionItem, keys []*Item, by, reason string) (added []SessionMark, err error) {
 	if err := p.ready(ctx); err != nil {
-		return err
+		return nil, err
 	}
-	audit := Audit{Version: RecordVersion, Op: p.operation(s.Key), Action: "revoke", By: by, Reason: reason, Key: s.Key}
 	marks := make([]SessionMark, 0, len(keys))
 	for _, item := range keys {
 		marks = append(marks, SessionMark{item.Record.Key, item.Record.Epoch, p.operation(item.Record.Key)})
 	}
-	audit.Marks = marks
-	if err := p.append(ctx, audit, "-intent"); err != nil {
-		return err
-	}
-	seen, err := p.mark(ctx, s, marks)
-	if audit.Outcome = "revoked"; err != nil {
-		audit.Outcome, audit.Error = "failed", err.Error()
-		if errors.Is(err, ErrUnknown) {
-			audit.Outcome = "unknown"
+	audit := Audit{Version: RecordVersion, Op: p.operation(s.Key), Action: "revoke", By: by, Reason: reason, Key: s.Key, Marks: marks}
+	err = p.recorded(ctx, &audit, func() error {
+		seen, err := p.mark(ctx, s, marks)
+		if err != nil {
+			return err
 		}
-	}
-	if auditErr := p.append(ctx, audit, "-outcome"); auditErr != nil && err == nil {
-		return auditErr
-	}
-	for _, item := range keys {
-		if err == nil {
+		audit.Outcome = "revoked"
+		for _, item := range keys {
 			item.Session = seen
 		}
-	}
-	return err
+		for _, m := range marks {
+			if slices.Contains(seen.Session.Marks, m) {
+				added = append(added, m)
+			}
+		}
+		return nil
+	})
+	return added, err
+}
+
+// FileMark writes an audit record that is found by the key, of a mark that
+// [Process.RevokeKeys] has added. That of the session was written before it.
+func (p *Process) FileMark(ctx context.Context, item *Item, m SessionMark, by, reason string) error {
+	return p.append(ctx, Audit{
+		Version: RecordVersion, Op: m.Op, Action: "revoke", By: by, Reason: reason, Key: m.Key,
+		Seen: &item.Record, SeenVersion: item.Version, Marks: []SessionMark{m}, Outcome: "revoked",
+	}, "-outcome")
 }
 
 // mark adds marks to a session, and returns the session that has them.

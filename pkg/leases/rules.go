@@ -202,6 +202,7 @@ func (lawful) released(old Record, nonce string) Record {
 func (lawful) forced(old Record, f forcing) (Record, bool) {
 	next := old
 	next.State, next.Nonce, next.Op, next.Kept, next.Session = Released, f.nonce, f.op, false, false
+	next.Renewed = f.now
 	if old.State == Held {
 		next.Epoch, next.Revoke, next.LockDelayMS, next.NotBefore = old.Epoch+1, nil, 0, nil
 	}

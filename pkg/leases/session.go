@@ -645,52 +645,40 @@ func (p *Process) KillAssuming(ctx context.Context, instance, by, reason string,
 	if err := p.ready(ctx); err != nil {
 		return nil, err
 	}
-	op := p.operation(instance)
-	audit := Audit{Version: RecordVersion, Op: op, Action: "kill-session", By: by, Reason: reason, Key: instance}
-	outcome := func(seen *SessionItem, err error) (*SessionItem, error) {
-		if audit.Outcome = "killed"; err != nil {
-			audit.Outcome, audit.Error = "failed", err.Error()
-			if errors.Is(err, ErrUnknown) {
-				audit.Outcome = "unknown"
-			}
-		}
-		// What was done is written down also where the caller has given up.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		if auditErr := p.append(ctx, audit, "-outcome"); auditErr != nil && err == nil {
-			err = fmt.Errorf("session %s was killed, and no record of it written: %w", instance, auditErr)
-		}
-		return seen, err
+	k, err := p.PlanKill(ctx, instance, delay, assumeTTL)
+	if err != nil {
+		return nil, err
 	}
-	for try := range rounds {
-		k, err := p.PlanKill(ctx, instance, delay, assumeTTL)
-		if err != nil && try == 0 {
-			return nil, err
-		}
-		if err != nil {
-			return outcome(nil, err)
-		}
-		s := k.Session
-		if try == 0 {
-			audit.LockDelayMS, audit.SeenVersion = k.next.LockDelayMS, s.Version
-			if audit.SeenSession = &s.Session; s.Err != nil {
-				audit.SeenSession, audit.SeenBytes = nil, s.Body
-			}
-			if err := p.append(ctx, audit, "-intent"); err != nil {
-				return nil, err
-			}
-		}
-		k.next.Nonce = p.fresh()
-		o, seen, err := p.writeSession(ctx, s, k.next, false)
-		if err == nil && o != applied {
-			continue // it was renewed, or closed, meanwhile
-		}
-		if err == nil {
-			p.judgeSession(seen)
-		}
-		return outcome(seen, err)
+	audit := Audit{
+		Version: RecordVersion, Op: p.operation(instance), Action: "kill-session", By: by, Reason: reason, Key: instance,
+		LockDelayMS: k.next.LockDelayMS, SeenVersion: k.Session.Version,
 	}
-	return outcome(nil, &BackendError{"kill session", instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)})
+	if k.Session.Err == nil {
+		audit.SeenSession = &k.Session.Session
+	} else {
+		audit.SeenBytes = k.Session.Body
+	}
+	var seen *SessionItem
+	err = p.recorded(ctx, &audit, func() error {
+		for range rounds {
+			k.next.Nonce = p.fresh()
+			o, now, err := p.writeSession(ctx, k.Session, k.next, false)
+			if err != nil {
+				return err
+			}
+			if o == applied {
+				p.judgeSession(now)
+				audit.Outcome, seen = "killed", now
+				return nil
+			}
+			// It was renewed, or closed, meanwhile.
+			if k, err = p.PlanKill(ctx, instance, delay, assumeTTL); err != nil {
+				return err
+			}
+		}
+		return &BackendError{"kill session", instance, fmt.Errorf("%w: it changed %d times meanwhile", ErrConflict, rounds)}
+	})
+	return seen, err
 }
 
 // SessionRest is how long a closed session stays after its lock delay.

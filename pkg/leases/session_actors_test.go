@@ -180,7 +180,7 @@ func marker(a *actor) {
 			continue
 		}
 		o := a.s.history.begin(a, "session", "")
-		err := a.p.RevokeKeys(bg, s, items, a.name, "test")
+		_, err := a.p.RevokeKeys(bg, s, items, a.name, "test")
 		for _, item := range items {
 			if err == nil {
 				a.s.history.isMarked(a, &item.Record)

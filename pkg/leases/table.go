@@ -125,8 +125,9 @@ type SessionTable interface {
 // records, so that a record need not be written to renew it.
 type LifeReader interface {
 	Reader
-	// Alive says whether an instance's life goes on.
-	Alive(ctx context.Context, instance string) (bool, error)
+	// Alive says whether an instance's life goes on, and how long it will unless it
+	// is extended; 0 where the table cannot tell.
+	Alive(ctx context.Context, instance string) (on bool, left time.Duration, err error)
 }
 
 // Lives is a Table that keeps the lives of processes.

@@ -101,7 +101,7 @@ func (v *View) Current(ctx context.Context, key string) (*Item, error) {
 // Records that are not understood have [Item.Err].
 func (v *View) List(ctx context.Context, prefix string) iter.Seq2[*Item, error] {
 	return func(yield func(*Item, error) bool) {
-		asked := &lives{map[string]bool{}, map[string]*SessionItem{}} // each holder is asked for once
+		asked := &lives{map[string]Life{}, map[string]*SessionItem{}} // each holder is asked for once
 		for rows, err := range v.table.List(ctx, prefix) {
 			if err != nil {
 				yield(nil, &BackendError{"list leases", prefix, err})
@@ -192,7 +192,7 @@ func (v *View) judge(ctx context.Context, item *Item) error { return v.judgeWith
 
 // lives are the holders that one list has asked for.
 type lives struct {
-	alive    map[string]bool
+	alive    map[string]Life
 	sessions map[string]*SessionItem
 }
 
@@ -209,20 +209,21 @@ func (v *View) judgeWith(ctx context.Context, item *Item, asked *lives) error {
 		return nil
 	}
 	if lives, ok := v.table.(LifeReader); ok {
-		on, known := false, false
+		var holder Life
 		if asked != nil {
-			on, known = asked.alive[r.Instance]
+			holder = asked.alive[r.Instance]
 		}
-		if !known {
-			var err error
-			if on, err = lives.Alive(ctx, r.Instance); err != nil {
+		if !holder.Known {
+			on, left, err := lives.Alive(ctx, r.Instance)
+			if err != nil {
 				return &BackendError{"read life of the holder of", r.Key, err}
 			}
+			holder = Life{Over: !on, Known: true, Left: left}
 			if asked != nil {
-				asked.alive[r.Instance] = on
+				asked.alive[r.Instance] = holder
 			}
 		}
-		life.Over, life.Known = !on, true
+		life.Over, life.Known, life.Left = holder.Over, holder.Known, holder.Left
 		return nil
 	}
 	life.Over, life.Known, life.Left = v.lapse(a, r.TTL())
@@ -249,14 +250,30 @@ func (v *View) judgeHolder(ctx context.Context, item *Item, asked *lives) error 
 	return nil
 }
 
-// Remaining is how much of its TTL a held record has left by the store's dates,
-// for people; it is negative for one that has run out. That of a session's key
-// is the session's.
-func (i *Item) Remaining() time.Duration {
-	if i.Session != nil {
-		return i.Session.Session.TTL() - i.Life.Age
+// Remaining is how much of its TTL a held record has left, for people; it is
+// negative for one that has run out, and 0 for one whose life the store, or whose
+// session somebody, has ended. That of a session's key is the session's. Where the
+// store neither dates records nor keeps lives it is counted from the time that the
+// holder wrote down, to now, and guessed: two clocks are compared, which decides
+// nothing. It is not known (ok is false) where the session cannot be read.
+func (i *Item) Remaining(now time.Time) (left time.Duration, guessed, ok bool) {
+	ttl, renewed := i.Record.TTL(), i.Record.Renewed
+	if s := i.Session; s != nil {
+		switch {
+		case s.Err != nil:
+			return 0, false, false
+		case s.Missing || s.Session.State == SessionClosed:
+			return 0, false, true
+		}
+		ttl, renewed = s.Session.TTL(), s.Session.Renewed
 	}
-	return i.Record.TTL() - i.Life.Age
+	switch {
+	case i.Life.Dated:
+		return ttl - i.Life.Age, false, true
+	case i.Life.Known && i.Session == nil: // the store keeps the life
+		return i.Life.Left, false, true
+	}
+	return renewed.Add(ttl).Sub(now), true, true
 }
 
 // Compare orders items by key, those without one last.

@@ -188,11 +188,23 @@ func RevokeLeases(ctx context.Context, p *leases.Process, keys []string, by, rea
 		for at, i := range group {
 			some[at] = items[i]
 		}
-		if err := p.RevokeKeys(ctx, some[0].Session, some, by, reason); err != nil {
+		added, err := p.RevokeKeys(ctx, some[0].Session, some, by, reason)
+		if err != nil {
 			for _, i := range group {
 				items[i], errs[i] = nil, err
 			}
+			return nil
 		}
+		// What one write has asked for is filed under each key, side by side.
+		at := map[string]int{}
+		for _, i := range group {
+			at[keys[i]] = i
+		}
+		EachLease(len(added), func(n int) error {
+			i := at[added[n].Key]
+			errs[i] = p.FileMark(ctx, items[i], added[n], by, reason)
+			return nil
+		})
 		return nil
 	})
 	return items, errs

@@ -300,10 +300,22 @@ func (t *Table) Begin(ctx context.Context, instance string, ttl time.Duration) e
 	return nil
 }
 
-// Alive looks for the alive key of an instance.
-func (t *Table) Alive(ctx context.Context, instance string) (bool, error) {
-	_, ok, err := t.lease(ctx, instance)
-	return ok, err
+// Alive looks for the alive key of an instance, and at its lease for what is left.
+// Only the key decides.
+func (t *Table) Alive(ctx context.Context, instance string) (on bool, left time.Duration, err error) {
+	id, on, err := t.lease(ctx, instance)
+	if err != nil || !on || id == clientv3.NoLease {
+		return on, 0, err
+	}
+	var resp *clientv3.LeaseTimeToLiveResponse
+	err = t.read(ctx, "look at "+t.alive(instance), func(ctx context.Context) (err error) {
+		resp, err = t.client.TimeToLive(ctx, id)
+		return err
+	})
+	if err != nil {
+		return true, 0, err
+	}
+	return true, time.Duration(max(0, resp.TTL)) * time.Second, nil // -1 for one that has just ended
 }
 
 // lease is the etcd lease that an instance's alive key is on.

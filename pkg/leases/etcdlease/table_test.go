@@ -317,7 +317,7 @@ func TestLives(t *testing.T) {
 	ctx := t.Context()
 	isAlive := func(want bool, instance string) {
 		t.Helper()
-		if on, err := table.Alive(ctx, instance); err != nil || on != want {
+		if on, _, err := table.Alive(ctx, instance); err != nil || on != want {
 			t.Errorf("%s is alive: %v, error %v; want %v", instance, on, err, want)
 		}
 	}

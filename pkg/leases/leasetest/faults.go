@@ -38,9 +38,11 @@ type keeper struct {
 	lives leases.Lives
 }
 
-func (k keeper) Alive(ctx context.Context, i string) (bool, error) { return k.lives.Alive(ctx, i) }
-func (k keeper) Extend(ctx context.Context, i string) error        { return k.lives.Extend(ctx, i) }
-func (k keeper) End(ctx context.Context, i string) error           { return k.lives.End(ctx, i) }
+func (k keeper) Alive(ctx context.Context, i string) (bool, time.Duration, error) {
+	return k.lives.Alive(ctx, i)
+}
+func (k keeper) Extend(ctx context.Context, i string) error { return k.lives.Extend(ctx, i) }
+func (k keeper) End(ctx context.Context, i string) error    { return k.lives.End(ctx, i) }
 func (k keeper) Begin(ctx context.Context, i string, ttl time.Duration) error {
 	return k.lives.Begin(ctx, i, ttl)
 }

@@ -10,9 +10,14 @@ package leasetest
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/shardctl/shardctl/pkg/leases"
 )
@@ -129,6 +134,27 @@ func (f *fixture) processOn(table leases.Table, node string) *leases.Process {
 		f.Fatal(err)
 	}
 	return p
+}
+
+// wantAudits checks what the audit records of a key, or session, tell; want is
+// sorted, since some may be written at one instant.
+func (f *fixture) wantAudits(name string, want ...string) {
+	f.Helper()
+	var got []string
+	for note, err := range f.process("reader").Notes(f.Context(), leases.AuditPart(name)) {
+		if err != nil {
+			f.Fatal(err)
+		}
+		audit, err := leases.DecodeAudit(note)
+		if err != nil {
+			f.Fatal(err)
+		}
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s by %s: %s %s", audit.Action, audit.By, audit.Phase, audit.Outcome)))
+	}
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" {
+		f.Errorf("audit records of %s (-want +got):\n%s", name, diff)
+	}
 }
 
 // acquire acquires a key at the epoch that it must have.

@@ -180,6 +180,7 @@ func testMarks(f *fixture) {
 	if item, err := f.process("c").Revoke(ctx, "k", "c", "as well"); err != nil || item.Record.Revoke.Op != mark.Op {
 		f.Errorf("a second mark: %+v, error %v", item.Record.Revoke, err)
 	}
+	f.wantAudits("k", "revoke by b: intent", "revoke by b: outcome revoked")
 	for range 3 {
 		f.renew(a, l, terms)
 		if l.Revoked() == nil || l.Revoked().Op != mark.Op {
@@ -287,7 +288,7 @@ func testForceDead(f *fixture) {
 	if f.lives != nil { // there a plan is refused, rather than a watch begun
 		for on := true; on; {
 			var err error
-			if on, err = f.lives.Alive(f.Context(), a.Instance()); err != nil || time.Since(start) > f.bound(terms.TTL)+patience {
+			if on, _, err = f.lives.Alive(f.Context(), a.Instance()); err != nil || time.Since(start) > f.bound(terms.TTL)+patience {
 				f.Fatalf("after %v, the dead is alive: %v", time.Since(start), err)
 			}
 			time.Sleep(20 * time.Millisecond)

@@ -383,7 +383,11 @@ func testSessionMarks(f *fixture) {
 		}
 		items = append(items, item)
 	}
-	if err := b.RevokeKeys(ctx, items[0].Session, items, "b", "a test"); err != nil {
+	added, err := b.RevokeKeys(ctx, items[0].Session, items, "b", "a test")
+	if err != nil || len(added) != 3 {
+		f.Fatalf("marks %+v, error %v", added, err)
+	}
+	if err := b.FileMark(ctx, items[0], added[0], "b", "a test"); err != nil {
 		f.Fatal(err)
 	}
 	if s, k := len(sessions.take()), len(keys.take()); s != 1 || k != 0 {
@@ -412,6 +416,11 @@ func testSessionMarks(f *fixture) {
 			f.Fatal(err)
 		}
 	}
+	f.wantAudits("k1", "revoke by b: outcome revoked")
+	f.wantAudits("k4", "revoke by b: outcome revoked")
+	// That of k1, which changed nothing, and that of k4, beside the one of three.
+	f.wantAudits(instance, "revoke by b: intent", "revoke by b: intent", "revoke by b: intent",
+		"revoke by b: outcome revoked", "revoke by b: outcome revoked", "revoke by b: outcome revoked")
 	marked = f.session(instance)
 	if len(marked.Session.Marks) != 4 || len(sessions.take()) != 1 || marked.Session.Nonce != before.Session.Nonce {
 		f.Errorf("after more marks the session is %+v", marked.Session)
@@ -448,7 +457,7 @@ func testSessionMarks(f *fixture) {
 	if s := f.session(instance); len(s.Session.Marks) != 4 || s.Session.Dated != nil || s.Session.Nonce == before.Session.Nonce {
 		f.Errorf("after renewals the session is %+v", s.Session)
 	}
-	_, err := a.Acquire(ctx, "k1", underSession)
+	_, err = a.Acquire(ctx, "k1", underSession)
 	refused[*leases.RefusedError](f, "acquire of one's own marked key", err)
 	f.release(a, held[1])
 	_, err = a.Acquire(ctx, "k1", underSession)
@@ -517,7 +526,8 @@ func testSessionMaxMarks(f *fixture) {
 		for i := from; i < to; i++ {
 			items = append(items, &leases.Item{Record: leases.Record{Key: fmt.Sprint("none ", i), Epoch: 1}})
 		}
-		return b.RevokeKeys(ctx, f.session(s.Key), items, "b", "a test")
+		_, err := b.RevokeKeys(ctx, f.session(s.Key), items, "b", "a test")
+		return err
 	}
 	if err := mark(0, leases.MaxMarks-1); err != nil {
 		f.Fatal(err)

@@ -248,8 +248,12 @@ func testLives(f *fixture) {
 	dead := a.Instance()
 	isAlive := func(instance string, want bool) {
 		f.Helper()
-		if on, err := f.lives.Alive(ctx, instance); err != nil || on != want {
+		on, left, err := f.lives.Alive(ctx, instance)
+		if err != nil || on != want {
 			f.Errorf("instance is alive: %v, error %v; want %v", on, err, want)
+		}
+		if left < 0 || left > f.short()+time.Second || left > 0 && !on {
+			f.Errorf("instance is alive: %v, for another %v", on, left)
 		}
 	}
 	isAlive(dead, true)
