@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -86,6 +87,7 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		p.clock = leases.SystemClock()
 	}
 	var table leases.Table
+	var log *slog.Logger
 	scheme, _, _ := strings.Cut(f.leases, ":")
 	switch {
 	case f.leases == "" || slices.Contains(fleet.Schemes(), strings.ToLower(scheme)):
@@ -107,9 +109,9 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		if table, err = leases.Open(ctx, f.leases, a.lookupEnv); err != nil {
 			return nil, leasesURLError(err, f)
 		}
-		p.where, a.root = table.String(), f.leases
+		p.where, a.root, log = table.String(), f.leases, a.log // the requests to a root are logged already
 	}
-	p.table = leases.Bounded(table, f.timeout, leaseRequests)
+	p.table = leases.Bounded(table, f.timeout, leaseRequests, log)
 	p.reader = leases.ReadOnly(p.table)
 	if f.leases != "" {
 		p.flags = " --leases " + shellWord(p.where)
@@ -274,7 +276,7 @@ type leaseResult struct {
 type leaseMark struct {
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
-	At     time.Time `json:"at"`
+	At     time.Time `json:"at,omitzero" jsonschema:"absent for a mark on a session"`
 }
 
 // newLeaseRecord shows what a record says by itself.

@@ -240,7 +240,11 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 		line("not before", "%s", r.NotBefore.Format(time.RFC3339))
 	}
 	if m := r.Revoke; m != nil {
-		line("revoke", "asked to let go by %s at %s: %s", m.By, m.At.Format(time.RFC3339), m.Reason)
+		at := ""
+		if !m.At.IsZero() { // a mark on a session has no time
+			at = " at " + m.At.Format(time.RFC3339)
+		}
+		line("revoke", "asked to let go by %s%s: %s", m.By, at, m.Reason)
 	}
 	if r.Op != "" {
 		line("forced by", "operation %s", r.Op)

@@ -147,6 +147,8 @@ func storeError(err error) *exitError {
 		return failure("%w", err).about(object).withHint("look whether it was written before you repeat it")
 	case errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded):
 		return (&exitError{code: exitUnreachable, err: err, object: object}).withHint("check the network and the endpoint, or raise --timeout")
+	case errors.Is(err, objstore.ErrURL):
+		return usageError("%w", err).about(object).withHint("give an absolute URL such as s3://bucket/path")
 	case errors.Is(err, objstore.ErrNoBucket):
 		return failure("%w", err).about(object).withHint("check the URL")
 	case errors.Is(err, objstore.ErrPermission):

@@ -29,6 +29,8 @@ var (
 	// ErrNoBucket: the bucket, container or folder does not exist. A prefix
 	// inside a bucket is not one: it is only empty.
 	ErrNoBucket = errors.New("bucket or folder does not exist")
+	// ErrURL: the URL alone shows that it is no store's.
+	ErrURL = errors.New("not the URL of a store")
 	// ErrPermission: the store refuses the credentials, or there are none.
 	ErrPermission = errors.New("permission denied")
 	// ErrInvalidName: no object can have this name here.
@@ -119,3 +121,9 @@ func checkPrefix(prefix string) error {
 	}
 	return CheckName(folder)
 }
+
+// urlError says what is wrong with a URL; it is an [ErrURL].
+type urlError struct{ error }
+
+func (e *urlError) Is(target error) bool { return target == ErrURL }
+func (e *urlError) Unwrap() error        { return e.error }

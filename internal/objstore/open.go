@@ -115,7 +115,7 @@ const (
 func open(ctx context.Context, rawURL string, env Env) (Store, error) {
 	p, err := locate(rawURL)
 	if err != nil {
-		return nil, err
+		return nil, &urlError{err}
 	}
 	switch p.kind {
 	case kindMemory:

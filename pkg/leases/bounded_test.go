@@ -3,6 +3,8 @@ package leases
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -31,7 +33,9 @@ func (s *silent) Get(ctx context.Context, _ string) (Row, error) {
 func TestBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := &silent{Memory: NewMemory(nil)}
-		bounded := Bounded(table, time.Second, 3)
+		var text strings.Builder
+		log := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		bounded := Bounded(table, time.Second, 3, log)
 		if _, ok := bounded.(Lives); ok {
 			t.Error("it has lives that the table does not have")
 		}
@@ -50,6 +54,9 @@ func TestBounded(t *testing.T) {
 		wg.Wait()
 		if elapsed := time.Since(start); table.most != 3 || elapsed != 3*time.Second {
 			t.Errorf("%d requests at a time, %v in all", table.most, elapsed)
+		}
+		if got := strings.Count(text.String(), `op=get object=k took=1s error="context deadline exceeded"`); got != 9 {
+			t.Errorf("%d requests are logged so:\n%s", got, text.String())
 		}
 	})
 }

@@ -22,7 +22,7 @@ func TestMemory(t *testing.T) {
 
 func TestBounded(t *testing.T) {
 	t.Parallel()
-	Run(t, func(*testing.T) leases.Table { return leases.Bounded(leases.NewMemory(nil), time.Minute, 4) })
+	Run(t, func(*testing.T) leases.Table { return leases.Bounded(leases.NewMemory(nil), time.Minute, 4, nil) })
 }
 
 // mutant is a table with one thing wrong.
