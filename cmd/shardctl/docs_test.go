@@ -15,8 +15,8 @@ import (
 // TestDocs runs the sessions in the docs, which are fenced blocks of the language
 // "console": lines that begin with "$ " are commands, run in the root of the repository
 // by a shell, and the lines after each are what it prints. With -update they are rewritten.
-// The folder /srv/fleet is one of its own for each page, and so is the fleet "local". A
-// command that goes on in the background has to print into a file, and to be ended by a later one.
+// The folder /srv/fleet is one of its own for each page, and so are files whose names begin
+// with /tmp/shardctl, and the fleet "local". A command that goes on in the background has to print into a file, and to be ended by a later one.
 func TestDocs(t *testing.T) {
 	sessions := 0
 	for _, name := range docs(t) {
@@ -51,7 +51,7 @@ var (
 	// timing is what differs from run to run: the column NS-PER-KEY of a comparison.
 	timing = regexp.MustCompile(`(?m)^((?:\S+ +)(?:[0-9.%]+ +){4})[0-9]+ +`)
 	// varying is what is new each time: instances and operations, versions, dates, short times.
-	varying = regexp.MustCompile(`\b[0-9a-f]{28}([0-9a-f]{4})?\b|\b[0-9a-f]+-[0-9a-f]{16}-[0-9a-f]+\b|\b20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]+Z|\b[0-9]s ago\b|\b[0-9.]+m?s into the watch\b`)
+	varying = regexp.MustCompile(`(?m)( +[0-9]{1,2}s)+$|\b[0-9a-f]{28}([0-9a-f]{4})?\b|\b[0-9a-f]+-[0-9a-f]{16}-[0-9a-f]+\b|\b20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9:]+Z|\b[0-9]s ago\b|\b[0-9.]+m?s into the watch\b`)
 	blanks  = regexp.MustCompile(` +`)
 )
 
@@ -76,8 +76,12 @@ func docs(t *testing.T) []string {
 	return names
 }
 
-// shownFolder is how the pages name the folder that their sessions may change.
-const shownFolder = "/srv/fleet"
+// How the pages name the folders that their sessions may change.
+const (
+	shownFolder = "/srv/fleet"
+	shownTemp   = "/tmp/shardctl"
+	shownState  = "/home/you/.local/state"
+)
 
 // runSession runs the commands of a session and returns it as it really goes.
 func runSession(t *testing.T, body, folder string) string {
@@ -89,14 +93,14 @@ func runSession(t *testing.T, body, folder string) string {
 			continue
 		}
 		out.WriteString(line)
-		cmd := exec.Command("sh", "-c", strings.ReplaceAll(command, shownFolder, folder))
+		cmd := exec.Command("sh", "-c", strings.NewReplacer(shownFolder, folder, shownTemp, folder+"-temp").Replace(command))
 		cmd.Dir = repository
 		cmd.Env = append(os.Environ(), "SHARDCTL_OUTPUT=", "NO_COLOR=", "XDG_STATE_HOME="+folder+"-state")
 		printed, err := cmd.CombinedOutput()
 		if _, isExit := err.(*exec.ExitError); err != nil && !isExit {
 			t.Fatalf("%s: %v", command, err)
 		}
-		out.WriteString(strings.ReplaceAll(string(printed), folder, shownFolder))
+		out.WriteString(strings.NewReplacer(folder+"-state", shownState, folder, shownFolder).Replace(string(printed)))
 	}
 	return out.String()
 }
