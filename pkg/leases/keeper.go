@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -251,6 +253,13 @@ func (k *Keeper) Get(key string) *HeldLease {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held[key]
+}
+
+// Keys are those whose leases are kept, sorted.
+func (k *Keeper) Keys() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Sorted(maps.Keys(k.held))
 }
 
 // Len is how many leases are kept.
