@@ -15,7 +15,8 @@ const DrainPrefix = "drain/"
 
 const drainVersion = 1
 
-// DrainMark says who drained a node, when and why.
+// DrainMark says who drained a node, when and why, and how fast the node gives up
+// what it holds.
 type DrainMark struct {
 	// Version is the version of the format, 1 so far.
 	Version int `json:"version"`
@@ -24,6 +25,37 @@ type DrainMark struct {
 	By     string    `json:"by"`
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
+	// MaxMoves is how many leases the node gives up at a time, in a wave; 0 for
+	// all at once.
+	MaxMoves int `json:"max_moves,omitempty"`
+	// IntervalMS is the time between two waves, in milliseconds; 0 where all goes
+	// at once.
+	IntervalMS int64 `json:"interval_ms,omitempty"`
+}
+
+// maxWaveInterval bounds the time between two waves: a mark that asks for more is
+// read as this.
+const maxWaveInterval = 24 * time.Hour
+
+// Waves is how fast the node gives up what it holds: at most that many leases at
+// a time, and the time between two such waves. Both are 0 where all goes at once,
+// which is so too for marks of before there were waves, and for those whose
+// numbers make no sense.
+func (m DrainMark) Waves() (maxMoves int, interval time.Duration) {
+	if m.MaxMoves <= 0 || m.IntervalMS <= 0 {
+		return 0, 0
+	}
+	return m.MaxMoves, time.Duration(min(m.IntervalMS, maxWaveInterval.Milliseconds())) * time.Millisecond
+}
+
+// InWaves is the mark with another speed: maxMoves leases at a time, 0 for all at
+// once, and the time between two waves, kept in whole milliseconds.
+func (m DrainMark) InWaves(maxMoves int, interval time.Duration) DrainMark {
+	m.MaxMoves, m.IntervalMS = 0, 0
+	if maxMoves > 0 {
+		m.MaxMoves, m.IntervalMS = maxMoves, max(1, interval.Milliseconds())
+	}
+	return m
 }
 
 // NewDrainMark returns a mark; its time is kept in whole seconds.

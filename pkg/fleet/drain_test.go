@@ -2,6 +2,7 @@ package fleet
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +26,39 @@ func TestDrainMark(t *testing.T) {
 	}
 	if _, err := ParseDrainMark([]byte("{")); err == nil {
 		t.Error("half a mark is taken")
+	}
+}
+
+func TestDrainMarkWaves(t *testing.T) {
+	mark := NewDrainMark("1-node", "ann", "x", time.Now()).InWaves(5, 1500*time.Millisecond)
+	if text, err := json.Marshal(mark); err != nil || !strings.HasSuffix(string(text), `"max_moves":5,"interval_ms":1500}`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	if back := mark.InWaves(0, time.Hour); back.MaxMoves != 0 || back.IntervalMS != 0 {
+		t.Errorf("all at once: %+v", back)
+	}
+	for body, want := range map[string]struct {
+		moves    int
+		interval time.Duration
+	}{
+		`{"max_moves":5,"interval_ms":1500}`:               {5, 1500 * time.Millisecond},
+		`{"max_moves":5,"interval_ms":100000000000000000}`: {5, 24 * time.Hour},
+		// All at once: one of before there were waves, and those that make no sense.
+		`{}`:                                      {},
+		`{"max_moves":5}`:                         {},
+		`{"interval_ms":1500}`:                    {},
+		`{"max_moves":-5,"interval_ms":1500}`:     {},
+		`{"max_moves":5,"interval_ms":-1}`:        {},
+		`{"max_moves":"five","interval_ms":1500}`: {},
+		`{"max_moves":5.5,"interval_ms":1500}`:    {},
+		`nonsense`:                                {},
+		``:                                        {},
+	} {
+		mark, err := ParseDrainMark([]byte(body))
+		moves, interval := mark.Waves()
+		if moves != want.moves || interval != want.interval {
+			t.Errorf("%s: %d every %v (%v), want %d every %v", body, moves, interval, err, want.moves, want.interval)
+		}
 	}
 }
 

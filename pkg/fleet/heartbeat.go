@@ -72,7 +72,8 @@ type Heartbeat struct {
 	// SleetVersion and SlateDBVersion are the releases that the node runs.
 	SleetVersion   string `json:"sleet_version"`
 	SlateDBVersion string `json:"slatedb_version"`
-	// Services has one entry for each service that the node offers, by letter.
+	// Services has one entry for each service that the node offers, by letter. One
+	// of ours that is being drained offers none, and has those that still run.
 	Services []ServiceSummary `json:"services"`
 	// Instance is a random id of the process, so that two under one node id are
 	// noticed; "" from Sleet itself.
@@ -83,6 +84,8 @@ type Heartbeat struct {
 	// ConfigDigest is the [State.Digest] of what the node runs (H33); "" from
 	// Sleet itself.
 	ConfigDigest string `json:"config_digest,omitempty"`
+	// Leases is how many leases the process holds; 0 from Sleet itself.
+	Leases uint64 `json:"leases,omitempty"`
 }
 
 // ServiceSummary is how many tasks of a service a node runs, and how many wait
@@ -139,6 +142,7 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		{name: "instance", into: &h.Instance, optional: true},
 		{name: "addr", into: &h.Addr, optional: true},
 		{name: "config_digest", into: &h.ConfigDigest, optional: true},
+		{name: "leases", into: &h.Leases, optional: true},
 	} {
 		err := readMember(members, m.name, m.into)
 		if err != nil && m.optional {
