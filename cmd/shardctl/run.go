@@ -306,18 +306,19 @@ type nodeRun struct {
 func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.ForwarderOptions) error {
 	var resolver *coordinator.Resolver
 	var gossip *membership.Gossip
-	keys := (*leases.Keeper)(nil)
+	var keys coordinator.KeyHolder // nil without an upstream
 	if front != nil {
 		var err error
-		if resolver, gossip, keys, err = r.resolver(front); err != nil {
+		if resolver, gossip, err = r.resolver(front); err != nil {
 			return err
 		}
+		keys = resolver
 	}
 	node, err := coordinator.NewNode(r.store, coordinator.NodeOptions{
 		NodeID: r.o.nodeID, Addr: r.o.advertise, Tasks: tasks.tasks(), Exclusive: tasks.exclusive(),
 		Leases: r.process, Terms: leases.Terms{TTL: r.o.ttl, Stop: tasks.stop(r.o.ttl)},
 		MaxStarts: r.o.maxStarts, Jitter: 500 * time.Millisecond, StopWait: max(30*time.Second, 2*tasks.stop(0)),
-		Clock: r.clock, Log: r.log,
+		Clock: r.clock, Log: r.log, Keys: keys,
 		Output: func(k coordinator.Key, line string) {
 			r.log.Info("output", "assignment", k.String(), "line", render.Printable(line))
 		},
@@ -361,7 +362,7 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 			follow.Wait()
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.o.root.timeout)
 			defer cancel()
-			if err := keys.Close(closing); err != nil {
+			if err := resolver.Close(closing); err != nil {
 				r.log.Warn("leases of keys not released; they end with their TTL", "error", err)
 			}
 			if gossip != nil {
@@ -399,10 +400,10 @@ func (r *nodeRun) listen(ctx context.Context, group *sync.WaitGroup, flag, addr 
 }
 
 // resolver is who has which key behind the upstream.
-func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Resolver, *membership.Gossip, *leases.Keeper, error) {
+func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Resolver, *membership.Gossip, error) {
 	process, err := leases.NewProcess(objectlease.New(r.store), leases.Options{Node: r.o.nodeID, Addr: r.o.advertise, Clock: r.clock})
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	name := "xxh64"
 	if len(r.o.gossipSeed) > 0 { // others reckon with MenteDB's
@@ -410,34 +411,40 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	}
 	scheme, err := placement.Lookup(name)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
+	var resolver *coordinator.Resolver
 	keeper := leases.NewKeeper(process, leases.KeeperOptions{
 		Terms: leases.Terms{TTL: r.o.ttl}, Sessions: leases.SessionAlways,
-		OnLost: func(key string, err error) { r.log.Warn("key lost", "key", key, "why", err) },
+		OnLost: func(key string, err error) {
+			r.log.Warn("key lost", "key", key, "why", err)
+			resolver.Lost(key, err)
+		},
 	})
-	resolver := coordinator.NewResolver(coordinator.ResolverOptions{
+	resolver = coordinator.NewResolver(coordinator.ResolverOptions{
 		Self: coordinator.Peer{ID: r.o.nodeID, Addr: r.o.advertise}, Scheme: scheme, Keeper: keeper, Store: process,
 	})
-	front.Resolve = resolver.Resolve
+	front.Resolve, front.Begin = resolver.Resolve, resolver.Begin
 	if len(r.o.gossipSeed) == 0 {
-		return resolver, nil, keeper, nil
+		return resolver, nil, nil
 	}
 	gossip, err := membership.NewGossip(membership.GossipOptions{
 		ViewOptions: membership.ViewOptions{ID: r.o.nodeID, Addr: r.o.advertise, Seeds: r.o.gossipSeed}, Clock: r.clock,
 	})
 	if err != nil {
-		return nil, nil, nil, usageError("--gossip-seed: %w", err)
+		return nil, nil, usageError("--gossip-seed: %w", err)
 	}
-	return resolver, gossip, keeper, nil
+	return resolver, gossip, nil
 }
 
 // members tells the resolver who is live: by gossip where there is some, else by
 // the heartbeats of the root.
 func (r *nodeRun) members(ctx context.Context, resolver *coordinator.Resolver, gossip *membership.Gossip, node *coordinator.Node) {
 	var registry membership.Registry = gossip
+	var heartbeats *membership.Heartbeats
 	if gossip == nil {
-		heartbeats, err := membership.NewHeartbeats(r.store, membership.HeartbeatOptions{
+		var err error
+		heartbeats, err = membership.NewHeartbeats(r.store, membership.HeartbeatOptions{
 			NodeID: r.o.nodeID, Addr: r.o.advertise, Instance: node.Instance(), Bodies: true, Clock: r.clock,
 		})
 		if err != nil {
@@ -453,13 +460,22 @@ func (r *nodeRun) members(ctx context.Context, resolver *coordinator.Resolver, g
 		})
 	}
 	for ctx.Err() == nil {
+		status := node.Status()
+		if heartbeats != nil && status.Ready {
+			// The policy's own, which was found valid.
+			_ = heartbeats.SetTimings(status.Settings.HeartbeatInterval.Std(), status.Settings.HeartbeatTimeout.Std())
+		}
 		nodes, err := registry.Live(ctx)
 		if err != nil {
 			r.log.Debug("who is live is not known", "error", err)
 		} else {
+			drained := map[string]bool{} // as the root shows them
+			for _, n := range status.Peers {
+				drained[n.ID] = n.Live && len(n.Services) == 0
+			}
 			peers := make([]coordinator.Peer, 0, len(nodes))
 			for _, n := range nodes {
-				peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr})
+				peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr, Drained: drained[n.ID]})
 			}
 			if err := resolver.SetMembers(peers); err != nil {
 				r.log.Warn("members not taken over", "error", err)

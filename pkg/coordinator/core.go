@@ -38,6 +38,7 @@ type Core struct {
 
 	assigner *fleet.Assigner
 	wanted   []Assignment
+	drain    *drain // nil where the node is not drained
 }
 
 // printKey is what a fingerprint of the fleet's own settings is of.
@@ -107,22 +108,7 @@ func (c *Core) Members(now time.Duration, nodes []fleet.Node) []Action {
 // HeartbeatName is the name of the node's heartbeat, without its folder.
 func (c *Core) HeartbeatName() string { return fleet.HeartbeatName(c.o.NodeID, c.offers) }
 
-// Offer changes the services that the node offers: none, for one that is drained.
-func (c *Core) Offer(now time.Duration, services []fleet.Service) []Action {
-	if slices.Equal(c.offers, services) {
-		return nil
-	}
-	c.offers = services
-	for i := range c.peers {
-		if c.peers[i].ID == c.o.NodeID {
-			c.peers[i].Services = services
-		}
-	}
-	c.assigner, c.stale = nil, true
-	return c.reconcile(now)
-}
-
-// Offers are the services that the node offers now.
+// Offers are the services that the node offers now: none, where it is drained.
 func (c *Core) Offers() []fleet.Service { return c.offers }
 
 // Heartbeat tells that the node's heartbeat was written, by a request that was
@@ -144,7 +130,7 @@ func (c *Core) isolatedAt() time.Duration {
 
 // Tick does what the time asks for.
 func (c *Core) Tick(now time.Duration) []Action {
-	return append(c.isolation(now), c.machine.Tick(now)...)
+	return slices.Concat(c.isolation(now), c.waves(now), c.machine.Tick(now))
 }
 
 // Next is when [Core.Tick] has something to do.
@@ -155,6 +141,9 @@ func (c *Core) Next(now time.Duration) time.Duration {
 	}
 	if c.seen && c.isolatedAt() > now {
 		next = min(next, c.isolatedAt())
+	}
+	if c.drain != nil {
+		next = min(next, max(now, c.drain.next(c.Settings())))
 	}
 	return next
 }
@@ -183,13 +172,16 @@ func (c *Core) reconcile(now time.Duration) []Action {
 			return
 		}
 		for _, a := range assignments {
-			if slices.Contains(a.Nodes, c.o.NodeID) {
-				c.wanted = append(c.wanted, Assignment{
-					Key:         Key{databases[i].URL, a.Service, a.Target},
-					Destination: a.Destination,
-					Fingerprint: c.fingerprint(s, a),
-					Exclusive:   slices.Contains(c.o.Exclusive, a.Service),
-				})
+			key := Key{databases[i].URL, a.Service, a.Target}
+			if !slices.Contains(a.Nodes, c.o.NodeID) && (c.drain == nil || !c.drain.kept[key]) {
+				continue
+			}
+			as := Assignment{
+				Key: key, Destination: a.Destination, Fingerprint: c.fingerprint(s, a),
+				Exclusive: slices.Contains(c.o.Exclusive, a.Service),
+			}
+			if c.drain == nil || c.keeps(as) {
+				c.wanted = append(c.wanted, as)
 			}
 		}
 	})

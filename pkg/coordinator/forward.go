@@ -85,6 +85,9 @@ func parsePathKey(pattern string) (KeyFrom, error) {
 // ForwarderOptions are what a [Forwarder] goes by.
 type ForwarderOptions struct {
 	Resolve func(ctx context.Context, key string) Resolution
+	// Begin, if set, is told before a request for a key of this node goes to the
+	// upstream: [Resolver.Begin].
+	Begin   func(ctx context.Context, key string, epoch uint64) (work context.Context, end func(), err error)
 	KeyFrom KeyFrom
 	// Upstream serves the keys that this node has.
 	Upstream *url.URL
@@ -135,7 +138,11 @@ func (f *Forwarder) proxy(rewrite func(*httputil.ProxyRequest), what string) *ht
 	return &httputil.ReverseProxy{
 		Rewrite: rewrite, Transport: f.o.Transport, FlushInterval: -1, BufferPool: buffers{},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
-			if errors.Is(err, context.Canceled) {
+			switch {
+			case errors.Is(context.Cause(r.Context()), errMoved):
+				f.later(w, errMoved.Error())
+				return
+			case errors.Is(err, context.Canceled):
 				return // whoever asked is gone
 			}
 			http.Error(w, fmt.Sprintf("%s cannot be reached: %v", what, err), http.StatusBadGateway)
@@ -165,9 +172,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch at := f.o.Resolve(r.Context(), key); {
 	case at.Where == Local:
-		r.Header.Set(HeaderEpoch, strconv.FormatUint(at.Epoch, 10))
-		r.Header.Set(HeaderKey, url.PathEscape(key))
-		f.local.ServeHTTP(w, r)
+		f.serve(w, r, key, at.Epoch)
 	case forwarded && (at.Where == Remote || at.Where == Held):
 		http.Error(w, "this node does not have the key, node "+at.Node+" does", http.StatusMisdirectedRequest)
 	case at.Where == Remote:
@@ -177,9 +182,30 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if at.Err != nil {
 			why = at.Err.Error()
 		}
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(f.o.RetryAfter.Seconds()))))
-		http.Error(w, "it is not known who serves the key: "+why, http.StatusServiceUnavailable)
+		f.later(w, why)
 	}
+}
+
+// later asks whoever asked to ask again.
+func (f *Forwarder) later(w http.ResponseWriter, why string) {
+	w.Header().Set("Retry-After", strconv.Itoa(max(1, int(f.o.RetryAfter.Seconds()))))
+	http.Error(w, "it is not known who serves the key: "+why, http.StatusServiceUnavailable)
+}
+
+// serve has the upstream answer.
+func (f *Forwarder) serve(w http.ResponseWriter, r *http.Request, key string, epoch uint64) {
+	if f.o.Begin != nil {
+		work, end, err := f.o.Begin(r.Context(), key, epoch)
+		if err != nil {
+			f.later(w, err.Error())
+			return
+		}
+		defer end()
+		r = r.WithContext(work)
+	}
+	r.Header.Set(HeaderEpoch, strconv.FormatUint(epoch, 10))
+	r.Header.Set(HeaderKey, url.PathEscape(key))
+	f.local.ServeHTTP(w, r)
 }
 
 func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request, to Resolution) {

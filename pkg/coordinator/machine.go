@@ -69,6 +69,9 @@ const (
 	Acquire
 	// Release its lease; the task has ended. Nothing is told.
 	Release
+	// LetGo of keys that the node holds besides its assignments, Most of them, 0
+	// for all: it is drained. Nothing is told.
+	LetGo
 )
 
 // Action is one thing that a machine wants done.
@@ -79,6 +82,7 @@ type Action struct {
 	// end that is told of another run is ignored (COMPATIBILITY S22).
 	Run   uint64
 	Epoch uint64 // of the lease, for exclusive ones
+	Most  int    // of LetGo
 }
 
 // The delays of COMPATIBILITY S21.
@@ -146,6 +150,7 @@ type Machine struct {
 	begun    bool // filled is known
 	stopping bool
 	isolated bool
+	drained  bool
 }
 
 // NewMachine returns a machine that wants nothing.
@@ -265,6 +270,10 @@ func (m *Machine) Tick(now time.Duration) (actions []Action) {
 		s := heap.Pop(&m.waiting).(*slot)
 		if s.want.Exclusive && m.isolated {
 			m.wait(s, now+m.o.Interval, false)
+			continue
+		}
+		if s.want.Exclusive && s.epoch == 0 && m.drained {
+			delete(m.slots, s.want.Key) // it has lost its lease before its wave
 			continue
 		}
 		m.tokens--
@@ -419,6 +428,33 @@ func (m *Machine) Isolated(now time.Duration, isolated bool) (actions []Action) 
 		}
 	}
 	return actions
+}
+
+// Drain says whether the node is drained. As long as it is, no lease is acquired:
+// an assignment that has lost its own is forgotten.
+func (m *Machine) Drain(drained bool) { m.drained = drained }
+
+// holding are the assignments that are wanted and have their lease, in order.
+func (m *Machine) holding() (keys []Key) {
+	for _, s := range m.sorted() {
+		if _, held := m.held(s.want.Key); held {
+			keys = append(keys, s.want.Key)
+		}
+	}
+	return keys
+}
+
+// held says that an assignment is wanted, has its lease and is not about to lose
+// it, and with which configuration it runs, or is to be run.
+func (m *Machine) held(key Key) (print string, ok bool) {
+	s := m.slots[key]
+	switch {
+	case s == nil || !s.wanted || s.epoch == 0 || s.lost:
+		return "", false
+	case s.phase == Running:
+		return s.print, true
+	}
+	return s.want.Fingerprint, s.phase == Waiting
 }
 
 // Shutdown stops everything. Nothing is started any more.

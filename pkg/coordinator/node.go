@@ -19,9 +19,6 @@ import (
 	"github.com/shardctl/shardctl/pkg/membership"
 )
 
-// DrainPrefix is where marks are that drain nodes.
-const DrainPrefix = fleet.DrainPrefix
-
 // NodeOptions say what a [Node] is and does.
 type NodeOptions struct {
 	NodeID   string
@@ -45,6 +42,22 @@ type NodeOptions struct {
 	Log      *slog.Logger // nil for none
 	// Output, if set, takes what tasks print.
 	Output func(k Key, line string)
+	// Keys, if set, holds leases besides those of the tasks, which go in the same
+	// waves when the node is drained. It takes none before the node has looked
+	// whether it is.
+	Keys KeyHolder
+}
+
+// KeyHolder holds the leases of keys that are no assignments. [Resolver] is one.
+// Its methods may be called by several goroutines.
+type KeyHolder interface {
+	// SetDrained says whether keys must not be taken any more.
+	SetDrained(drained bool)
+	// LetGo ends the work on that many keys, 0 for all, and gives their leases
+	// back. It returns when that is done, or the context has ended.
+	LetGo(ctx context.Context, most int)
+	// Held is how many keys are held.
+	Held() int
 }
 
 // Node is a member of a fleet: it shows itself, finds out what it owns, and runs
@@ -79,6 +92,7 @@ type NodeStatus struct {
 	Slots        []SlotStatus
 	Counts       map[fleet.Service]fleet.ServiceSummary
 	Peers        []fleet.Node
+	Settings     fleet.NodeSettings // of the policy in force
 	Warnings     []fleet.Warning
 	ConfigDigest string
 	Drained      bool
@@ -86,7 +100,7 @@ type NodeStatus struct {
 	Isolated     bool
 	HeartbeatAge time.Duration
 	Skew         time.Duration
-	Leases       int
+	Leases       int // of tasks and of keys
 	// LeastLeft is what the lease that ends next has left; 0 without any.
 	LeastLeft time.Duration
 	// Renewal is how long the last renewal took, and RenewalsFailed how many failed.
@@ -133,6 +147,9 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 		Machine: MachineOptions{MaxStarts: o.MaxStarts, Jitter: o.Jitter, Random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))},
 	})
 	var err error
+	if o.Keys != nil {
+		o.Keys.SetDrained(true)
+	}
 	n.registry, err = membership.NewHeartbeats(store, membership.HeartbeatOptions{
 		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Clock: o.Clock, Describe: n.describe,
 	})
@@ -142,11 +159,17 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 // describe fills in what a heartbeat says of what runs.
 func (n *Node) describe(h *fleet.Heartbeat) {
 	s := n.Status()
-	h.ConfigDigest = s.ConfigDigest
-	for i, summary := range h.Services {
-		counts := s.Counts[summary.Service]
-		h.Services[i].Running, h.Services[i].Backoff = counts.Running, counts.Backoff
+	h.ConfigDigest, h.Leases = s.ConfigDigest, uint64(s.Leases)
+	var services []fleet.Service
+	for _, summary := range h.Services {
+		services = append(services, summary.Service)
 	}
+	for service, counts := range s.Counts {
+		if counts.Running > 0 && !slices.Contains(services, service) {
+			services = append(services, service) // a drained node runs it still
+		}
+	}
+	h.Services = fleet.NewHeartbeat("", "", "", services, s.Counts).Services
 }
 
 // Status is what the node says of itself. It may be asked at any time.
@@ -169,6 +192,9 @@ func (n *Node) Status() NodeStatus {
 	if n.keeper != nil {
 		k := n.keeper.Stats()
 		s.Leases, s.LeastLeft, s.Renewal, s.RenewalsFailed = k.Held, k.LeastLeft, k.Renewal, k.Failed
+	}
+	if n.o.Keys != nil {
+		s.Leases += n.o.Keys.Held()
 	}
 	return s
 }
@@ -201,7 +227,10 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.follow(state); err != nil {
 		return err
 	}
-	n.drained(ctx) // one that was drained before its start offers nothing from the first heartbeat on
+	// One that was drained before its start offers nothing from the first heartbeat on.
+	if err := n.firstMark(ctx); err != nil || ctx.Err() != nil {
+		return err
+	}
 	if err := n.registry.Claim(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -242,10 +271,15 @@ func (n *Node) Run(ctx context.Context) error {
 	return n.leave(clean)
 }
 
+// The patience of a start with a store that does not answer.
+const (
+	startPause = 2 * time.Second
+	startTries = 10
+)
+
 // firstState reads policy and registry until it knows them (HAZARDS H23). It is
 // nil where the context has ended before.
 func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
-	const pause, patience = 2 * time.Second, 10
 	for try := 1; ; try++ {
 		state := n.poller.Poll(ctx)
 		if ctx.Err() != nil {
@@ -258,11 +292,11 @@ func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
 		if len(state.Warnings) > 0 {
 			why = state.Warnings[0].Message
 		}
-		if try == patience {
+		if try == startTries {
 			return nil, fmt.Errorf("the configuration of %s could not be read, so nothing is started: %s", n.store, why)
 		}
 		n.log.Warn("configuration not read yet", "why", why)
-		if n.clock.Sleep(ctx, pause) != nil {
+		if n.clock.Sleep(ctx, startPause) != nil {
 			return nil, nil
 		}
 	}
@@ -303,7 +337,9 @@ func (n *Node) config(ctx context.Context) {
 			}
 		}
 		warned = now
-		n.drained(ctx)
+		if err := n.drained(ctx); err != nil {
+			n.log.Debug("whether this node is drained could not be read", "error", err)
+		}
 		n.tell(func(c *Core, now time.Duration) []Action { return c.Config(now, state) })
 		if n.clock.Sleep(ctx, state.Policy.Node.ConfigPoll.Std()) != nil {
 			return
@@ -312,26 +348,67 @@ func (n *Node) config(ctx context.Context) {
 	}
 }
 
-// drained looks whether this node is to offer nothing.
-func (n *Node) drained(ctx context.Context) {
-	_, err := n.store.Get(ctx, fleet.DrainName(n.o.NodeID))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return // it stays as it is
+// firstMark looks for the first time whether this node is drained, until it knows,
+// or knows that it may not look.
+func (n *Node) firstMark(ctx context.Context) error {
+	for try := 1; ; try++ {
+		err := n.drained(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return nil
+		case errors.Is(err, objstore.ErrPermission):
+			n.log.Warn("marks that drain nodes may not be read, so none is followed", "error", err)
+			n.mark(nil)
+			return nil
+		case try == startTries:
+			return fmt.Errorf("whether this node is drained could not be read, so nothing is started: %w", err)
+		}
+		n.log.Warn("whether this node is drained is not known yet", "why", err)
+		if n.clock.Sleep(ctx, startPause) != nil {
+			return nil
+		}
 	}
-	drained := err == nil
+}
+
+// drained looks whether this node is drained. Where that cannot be told, it stays
+// as it is.
+func (n *Node) drained(ctx context.Context) error {
+	object, err := n.store.Get(ctx, fleet.DrainName(n.o.NodeID))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		n.mark(nil)
+	case err != nil:
+		return err
+	default:
+		mark, _ := fleet.ParseDrainMark(object.Body) // whatever is in it, it drains
+		how := &Drain{}
+		how.MaxMoves, how.Interval = mark.Waves()
+		n.mark(how)
+	}
+	return nil
+}
+
+// mark takes over whether this node is drained; nil for not.
+func (n *Node) mark(how *Drain) {
 	services := []fleet.Service{}
-	if !drained {
+	if how == nil {
 		for service := range n.o.Tasks {
 			services = append(services, service)
 		}
 		slices.Sort(services)
 	}
 	n.registry.SetServices(services)
+	if n.o.Keys != nil {
+		n.o.Keys.SetDrained(how != nil)
+	}
 	n.tell(func(c *Core, now time.Duration) []Action {
-		if (len(c.Offers()) == 0) != drained {
-			n.log.Info("node is drained", "drained", drained)
+		switch {
+		case how == nil && c.Drained():
+			n.log.Info("node is drained no more")
+		case how != nil && (!c.Drained() || c.drain.Drain != *how):
+			n.log.Info("node is drained", "max_moves", how.MaxMoves, "interval", how.Interval)
 		}
-		return c.Offer(now, services)
+		return c.Drain(now, how)
 	})
 }
 
@@ -391,7 +468,7 @@ func (n *Node) loop(ctx context.Context) {
 func (n *Node) describeSelf() NodeStatus {
 	c := n.core
 	s := NodeStatus{
-		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Drained: len(c.Offers()) == 0,
+		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Settings: c.Settings(), Drained: c.Drained(),
 		Isolated: c.Machine().isolated, Stopping: c.Machine().stopping, Ready: c.seen && c.listed && c.state != nil,
 		Failures: make(map[Key]string, len(n.failed)),
 	}
@@ -419,6 +496,10 @@ func (n *Node) act(actions []Action) {
 			n.work.Go(func() { n.acquire(a.Assignment.Key) })
 		case Release:
 			n.work.Go(func() { n.release(a.Assignment.Key) })
+		case LetGo:
+			if n.o.Keys != nil {
+				n.work.Go(func() { n.letGo(a.Most) })
+			}
 		}
 	}
 }
@@ -497,11 +578,22 @@ func (n *Node) release(key Key) {
 	}
 }
 
+// letGo has keys given back, as a wave of a drained node.
+func (n *Node) letGo(most int) {
+	ctx, cancel := context.WithTimeout(context.Background(), n.o.StopWait)
+	defer cancel()
+	n.o.Keys.LetGo(ctx, most)
+}
+
 // shutdown stops all tasks and waits for their end, for StopWait at most. It says
 // whether all have ended.
 func (n *Node) shutdown() (clean bool) {
 	n.log.Info("stopping", "tasks", len(n.runs))
 	n.act(n.core.Machine().Shutdown())
+	if n.o.Keys != nil { // given back before the heartbeat goes
+		n.o.Keys.SetDrained(true)
+		n.work.Go(func() { n.letGo(0) })
+	}
 	timer := time.NewTimer(n.o.StopWait)
 	defer timer.Stop()
 	for !n.core.Machine().Idle() {

@@ -248,7 +248,7 @@ func TestNodeIsDrained(t *testing.T) {
 		o := coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
 		n := startNode(t, store, o)
 		time.Sleep(3 * time.Second)
-		if _, err := store.Put(t.Context(), coordinator.DrainPrefix+"a.json", []byte("{}")); err != nil {
+		if _, err := store.Put(t.Context(), fleet.DrainName("a"), []byte("{}")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -260,7 +260,7 @@ func TestNodeIsDrained(t *testing.T) {
 				t.Errorf("drained, and runs %s", key)
 			}
 		})
-		if err := store.Delete(t.Context(), coordinator.DrainPrefix+"a.json"); err != nil {
+		if err := store.Delete(t.Context(), fleet.DrainName("a")); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,8 @@ import (
 type Peer struct {
 	ID   string
 	Addr string // base URL, "" where it has none
+	// Drained says that it takes no keys any more, and has those that it holds.
+	Drained bool
 }
 
 // Where says who serves a key.
@@ -56,6 +59,9 @@ type ResolverOptions struct {
 	Keeper *leases.Keeper
 	// Store reads leases of others.
 	Store leases.Store
+	// StopTimeout is how long the work on a key has to end when the key is to be
+	// given back; then its context ends. 0 is ten seconds.
+	StopTimeout time.Duration
 }
 
 const (
@@ -74,15 +80,19 @@ type Resolver struct {
 	o ResolverOptions
 
 	members atomic.Pointer[members]
+	drained atomic.Bool
 
 	mu      sync.Mutex
 	holders map[string]holder
+
+	handoffs handoffs
 }
 
-// members are the live nodes, ranked.
+// members are the live nodes, and those of them that take keys, ranked: with this
+// node, and without it, for when it is drained.
 type members struct {
-	ranking placement.Ranking
-	addrs   map[string]string
+	ranking, others placement.Ranking // others is nil where there are none
+	addrs           map[string]string
 }
 
 // holder is who was seen to hold a key, and how long that is good for.
@@ -94,7 +104,8 @@ type holder struct {
 // NewResolver knows no members yet, so that keys which are not held here are
 // unknown.
 func NewResolver(o ResolverOptions) *Resolver {
-	return &Resolver{o: o, holders: map[string]holder{}}
+	o.StopTimeout = cmp.Or(o.StopTimeout, DefaultStopTimeout)
+	return &Resolver{o: o, holders: map[string]holder{}, handoffs: handoffs{keys: map[string]*use{}}}
 }
 
 // SetMembers takes over who is live; this node always is. An empty list of peers
@@ -106,33 +117,54 @@ func (r *Resolver) SetMembers(peers []Peer) error {
 	for _, p := range peers {
 		if _, twice := m.addrs[p.ID]; !twice {
 			m.addrs[p.ID] = p.Addr
-			nodes = append(nodes, placement.Node{ID: p.ID, Weight: placement.UnitWeight})
+			if !p.Drained {
+				nodes = append(nodes, placement.Node{ID: p.ID, Weight: placement.UnitWeight})
+			}
 		}
 	}
-	set, err := placement.NewNodeSet(nodes)
-	if err != nil {
-		return fmt.Errorf("rank live nodes: %w", err)
+	var err error
+	if m.ranking, err = r.rank(nodes); err != nil {
+		return err
 	}
-	if m.ranking, err = r.o.Scheme.NewRanking(set); err != nil {
-		return fmt.Errorf("rank live nodes: %w", err)
+	if len(nodes) > 1 {
+		if m.others, err = r.rank(nodes[1:]); err != nil {
+			return err
+		}
 	}
 	r.members.Store(m)
 	return nil
 }
 
-// owner is the key's owner by placement; ok is false as long as no members are
-// known.
-func (r *Resolver) owner(key string) (id, addr string, ok bool) {
+func (r *Resolver) rank(nodes []placement.Node) (placement.Ranking, error) {
+	set, err := placement.NewNodeSet(nodes)
+	if err != nil {
+		return nil, fmt.Errorf("rank live nodes: %w", err)
+	}
+	ranking, err := r.o.Scheme.NewRanking(set)
+	if err != nil {
+		return nil, fmt.Errorf("rank live nodes: %w", err)
+	}
+	return ranking, nil
+}
+
+// owner is the key's owner by placement.
+func (r *Resolver) owner(key string) (id, addr string, err error) {
 	m := r.members.Load()
 	if m == nil {
-		return "", "", false
+		return "", "", errors.New("it is not known which nodes are live")
 	}
-	i := m.ranking.Owner([]byte(key))
+	ranking := m.ranking
+	if r.drained.Load() {
+		if ranking = m.others; ranking == nil {
+			return "", "", errors.New("this node is drained, and no other is there that takes keys")
+		}
+	}
+	i := ranking.Owner([]byte(key))
 	if i < 0 {
-		return "", "", false
+		return "", "", errors.New("placement names no node")
 	}
-	id = m.ranking.Nodes().ID(i)
-	return id, m.addrs[id], true
+	id = ranking.Nodes().ID(i)
+	return id, m.addrs[id], nil
 }
 
 // Resolve says who serves a key, and takes it where that is this node.
@@ -140,13 +172,18 @@ func (r *Resolver) Resolve(ctx context.Context, key string) Resolution {
 	if r.o.Disabled {
 		return Resolution{Where: Local, Node: r.o.Self.ID}
 	}
-	if h := r.o.Keeper.Get(key); h != nil && h.Lease().Fresh() {
-		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
+	if h := r.o.Keeper.Get(key); h != nil {
+		switch {
+		case r.handoffs.leaving(key):
+			return Resolution{Node: r.o.Self.ID, Err: errLeaving}
+		case h.Lease().Fresh():
+			return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
+		}
 	}
-	id, addr, known := r.owner(key)
+	id, addr, err := r.owner(key)
 	switch {
-	case !known:
-		return Resolution{Err: errors.New("it is not known which nodes are live")}
+	case err != nil:
+		return Resolution{Err: err}
 	case id == r.o.Self.ID:
 		return r.take(ctx, key)
 	case !r.o.Store.Shared():
@@ -169,8 +206,11 @@ func (r *Resolver) Resolve(ctx context.Context, key string) Resolution {
 	return r.remote(id, addr) // the holder is dead: its heir takes the key in time
 }
 
-// take acquires a key for this node.
+// take acquires a key for this node, unless that is drained.
 func (r *Resolver) take(ctx context.Context, key string) Resolution {
+	if r.drained.Load() && r.o.Keeper.Get(key) == nil {
+		return Resolution{Err: errors.New("this node is drained, and an earlier process of it holds the key still")}
+	}
 	h, err := r.o.Keeper.Acquire(ctx, key)
 	if err == nil && h.Lease().Left() > 0 {
 		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
@@ -269,6 +309,9 @@ func (r *Resolver) Serves(ctx context.Context, key string) bool {
 // Owns says whether placement names this node. It takes no lease and asks
 // nobody.
 func (r *Resolver) Owns(key string) bool {
-	id, _, ok := r.owner(key)
-	return r.o.Disabled || (ok && id == r.o.Self.ID)
+	if r.o.Disabled {
+		return true
+	}
+	id, _, err := r.owner(key)
+	return err == nil && id == r.o.Self.ID
 }

@@ -64,7 +64,7 @@ func TestResolve(t *testing.T) {
 		if r := a.Resolve(ctx, "k"); r.Where != coordinator.Unknown || r.Err == nil || a.Serves(ctx, "k") {
 			t.Fatalf("without members: %+v", r)
 		}
-		peers := []coordinator.Peer{{"a", "http://a"}, {"b", "http://b"}}
+		peers := []coordinator.Peer{{ID: "a", Addr: "http://a"}, {ID: "b", Addr: "http://b"}}
 		for _, n := range []*node{a, b} {
 			if err := n.SetMembers(peers); err != nil {
 				t.Fatal(err)
@@ -101,7 +101,7 @@ func TestResolve(t *testing.T) {
 		if err := a.SetMembers(nil); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.SetMembers([]coordinator.Peer{{"a", "http://a"}}); err != nil {
+		if err := b.SetMembers([]coordinator.Peer{{ID: "a", Addr: "http://a"}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(6 * time.Second) // what b remembers is over

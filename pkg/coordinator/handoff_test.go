@@ -1,0 +1,270 @@
+package coordinator_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/shardctl/shardctl/pkg/coordinator"
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
+	"github.com/shardctl/shardctl/pkg/placement"
+)
+
+// newHolder is a node whose keeper tells its resolver what it loses.
+func newHolder(t testing.TB, table leases.Table, id string, clock leases.Clock) *node {
+	t.Helper()
+	addr := "http://" + id
+	p, err := leases.NewProcess(table, leases.Options{Node: id, Addr: addr, Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme, err := placement.Lookup("xxh64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &node{process: p}
+	n.keeper = leases.NewKeeper(p, leases.KeeperOptions{
+		Terms: leases.Terms{TTL: 30 * time.Second}, OnLost: func(key string, err error) { n.Lost(key, err) },
+	})
+	n.Resolver = coordinator.NewResolver(coordinator.ResolverOptions{
+		Self: coordinator.Peer{ID: id, Addr: addr}, Scheme: scheme, Keeper: n.keeper, Store: p, StopTimeout: 5 * time.Second,
+	})
+	return n
+}
+
+// pair is two nodes that know each other; the first holds some keys.
+func pair(t *testing.T, keys int) (a, b *node, held []string) {
+	t.Helper()
+	table, clock := leases.NewMemory(nil), leasetest.BubbleClock()
+	a, b = newHolder(t, table, "a", clock), newHolder(t, table, "b", clock)
+	for _, n := range []*node{a, b} {
+		if err := n.SetMembers([]coordinator.Peer{{ID: "a", Addr: "http://a"}, {ID: "b", Addr: "http://b"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := 0; len(held) < keys; i++ {
+		if key := fmt.Sprintf("k%03d", i); a.Owns(key) {
+			if r := a.Resolve(t.Context(), key); r.Where != coordinator.Local {
+				t.Fatalf("%s: %+v", key, r)
+			}
+			held = append(held, key)
+		}
+	}
+	t.Cleanup(func() {
+		for _, n := range []*node{a, b} {
+			if err := n.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return a, b, held
+}
+
+// A drained node takes no key, serves what it has, and gives it back in order;
+// the others take it.
+func TestDrainedNodeLetsKeysGo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, b, keys := pair(t, 5)
+		free := ""
+		for i := 0; free == ""; i++ {
+			if key := fmt.Sprint("free-", i); a.Owns(key) {
+				free = key
+			}
+		}
+		a.SetDrained(true)
+		if err := b.SetMembers([]coordinator.Peer{{ID: "a", Addr: "http://a", Drained: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if a.Owns(free) || a.Serves(ctx, free) {
+			t.Error("a drained node owns a key")
+		}
+		if r := a.Resolve(ctx, free); r.Where != coordinator.Remote || r.Node != "b" {
+			t.Errorf("a key that nobody has: %+v", r)
+		}
+		if r := b.Resolve(ctx, free); r.Where != coordinator.Local {
+			t.Errorf("a key that nobody has, for the other: %+v", r)
+		}
+		for _, key := range keys {
+			if r := a.Resolve(ctx, key); r.Where != coordinator.Local || r.Epoch != 1 {
+				t.Errorf("%s before its wave: %+v", key, r)
+			}
+			if r := b.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "a" {
+				t.Errorf("%s before its wave, for the other: %+v", key, r)
+			}
+		}
+		a.LetGo(ctx, 2)
+		if diff := cmp.Diff(keys[2:], a.keeper.Keys()); diff != "" {
+			t.Errorf("the first wave: %s", diff)
+		}
+		time.Sleep(6 * time.Second) // what b remembers is over
+		for _, key := range keys[:2] {
+			if r := a.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "b" {
+				t.Errorf("%s after its wave: %+v", key, r)
+			}
+			if r := b.Resolve(ctx, key); r.Where != coordinator.Local || r.Epoch != 2 {
+				t.Errorf("%s after its wave, for the other: %+v", key, r)
+			}
+		}
+		a.LetGo(ctx, 0)
+		if a.Held() != 0 {
+			t.Errorf("%d keys are left", a.Held())
+		}
+		// Nobody is there to take them.
+		if err := a.SetMembers(nil); err != nil {
+			t.Fatal(err)
+		}
+		if r := a.Resolve(ctx, free+"x"); r.Where != coordinator.Unknown || r.Err == nil {
+			t.Errorf("drained and alone: %+v", r)
+		}
+		a.SetDrained(false)
+		if r := a.Resolve(ctx, free+"x"); r.Where != coordinator.Local {
+			t.Errorf("undrained: %+v", r)
+		}
+	})
+}
+
+// A key is given back when the work on it has ended, and no later than its time
+// to stop; meanwhile nothing begins (LEASES L4).
+func TestKeyGoesAfterItsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		a, _, keys := pair(t, 2)
+		begin := func(key string) (context.Context, func()) {
+			work, end, err := a.Begin(ctx, key, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return work, end
+		}
+		quick, endQuick := begin(keys[0])
+		_, endAgain := begin(keys[0])
+		endAgain()
+		slow, endSlow := begin(keys[1])
+		if _, _, err := a.Begin(ctx, keys[1], 2); err == nil {
+			t.Error("work begins at another epoch")
+		}
+		start := time.Now()
+		done := make(chan time.Duration, 1)
+		go func() { a.LetGo(ctx, 0); done <- time.Since(start) }()
+		time.Sleep(time.Second)
+		if r := a.Resolve(ctx, keys[0]); r.Where != coordinator.Unknown || r.Err == nil {
+			t.Errorf("while it leaves: %+v", r)
+		}
+		if _, _, err := a.Begin(ctx, keys[0], 1); err == nil {
+			t.Error("work begins on a key that leaves")
+		}
+		if quick.Err() != nil || slow.Err() != nil || a.keeper.Get(keys[0]) == nil {
+			t.Error("a key goes while there is work on it")
+		}
+		endQuick()
+		synctest.Wait()
+		if a.keeper.Get(keys[0]) != nil || a.keeper.Get(keys[1]) == nil {
+			t.Error("the one that nobody works on is to go, the other to stay")
+		}
+		<-slow.Done()
+		if took := time.Since(start); took != 5*time.Second {
+			t.Errorf("work is ended after %v", took)
+		}
+		synctest.Wait()
+		if a.keeper.Get(keys[1]) == nil {
+			t.Error("a key goes before its work has ended")
+		}
+		time.Sleep(time.Second)
+		endSlow()
+		if took := <-done; took != 6*time.Second || a.Held() != 0 {
+			t.Errorf("after %v, %d keys are left", took, a.Held())
+		}
+		// It may come back, and is worked on anew.
+		if r := a.Resolve(ctx, keys[1]); r.Where != coordinator.Local || r.Epoch != 2 {
+			t.Fatalf("again: %+v", r)
+		}
+		work, end, err := a.Begin(ctx, keys[1], 2)
+		if err != nil || work.Err() != nil {
+			t.Fatal(err)
+		}
+		end()
+	})
+}
+
+// A key that another asks for is handed over, also under a session.
+func TestRevokedKeyIsHandedOver(t *testing.T) {
+	for _, keys := range []int{1, leases.ManyKeys + 4} {
+		t.Run(fmt.Sprint(keys, " keys"), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				a, b, held := pair(t, keys)
+				key := held[len(held)-1]
+				if _, err := b.process.Revoke(ctx, key, "b", "rebalance"); err != nil {
+					t.Fatal(err)
+				}
+				if err := b.SetMembers(nil); err != nil { // placement names b from now on
+					t.Fatal(err)
+				}
+				time.Sleep(15 * time.Second)
+				if r := b.Resolve(ctx, key); r.Where != coordinator.Local || r.Epoch != 2 {
+					t.Errorf("after the handoff: %+v", r)
+				}
+				if a.Held() != keys-1 {
+					t.Errorf("%d keys are left of %d", a.Held(), keys)
+				}
+			})
+		})
+	}
+}
+
+// A request that is under way when its key's lease is lost ends, and whoever asked
+// is told to ask again.
+func TestForwardedRequestEndsWithItsLease(t *testing.T) {
+	arrived := make(chan struct{})
+	upstream := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(arrived)
+		<-r.Context().Done()
+	}))
+	defer upstream.Close()
+	target, err := url.Parse(upstream.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newHolder(t, leases.NewMemory(nil), "a", nil)
+	if err := n.SetMembers(nil); err != nil {
+		t.Fatal(err)
+	}
+	from, err := coordinator.ParseKeyFrom("query:k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := httptest.NewServer(coordinator.NewForwarder(coordinator.ForwarderOptions{
+		Resolve: n.Resolve, Begin: n.Begin, KeyFrom: from, Upstream: target,
+	}))
+	defer front.Close()
+	answer := make(chan *http.Response, 1)
+	go func() {
+		resp, err := http.Get(front.URL + "/?k=x")
+		if err != nil {
+			t.Error(err)
+		}
+		answer <- resp
+	}()
+	<-arrived
+	n.Lost("x", &leases.LostError{Key: "x", Epoch: 1, Why: "a test"})
+	resp := <-answer
+	if resp == nil {
+		return
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s, Retry-After %q", resp.Status, resp.Header.Get("Retry-After"))
+	}
+	if err := n.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
