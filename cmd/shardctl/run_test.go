@@ -142,29 +142,66 @@ func TestRunForwards(t *testing.T) {
 		}
 	}
 
-	one.stop()
-	if code := <-one.code; code != exitDone {
-		t.Fatalf("a clean stop exits with %d: %s", code, one.log)
-	}
-	// What it had is the other's now, at the next epoch.
-	for _, key := range owned["1-node-tail"] {
+	// becomes asks a node until a key is where it is to be.
+	becomes := func(n *node, key, id string, epoch int) {
+		t.Helper()
 		path := "/accounts/" + key + "/x"
-		want := "2-node-tail " + path + " 2"
+		want := fmt.Sprintf("%s %s %d", id, path, epoch)
 		for end := time.Now().Add(30 * time.Second); ; {
-			resp, err := http.Get("http://" + two.serve + path)
+			resp, err := http.Get("http://" + n.serve + path)
 			if err != nil {
 				t.Fatal(err)
 			}
 			body, err := io.ReadAll(resp.Body)
 			resp.Body.Close()
 			if err == nil && string(body) == want {
-				break
+				return
 			}
 			if time.Now().After(end) {
-				t.Fatalf("after the stop: %d %s, want %s", resp.StatusCode, body, want)
+				t.Fatalf("%d %s, want %s", resp.StatusCode, body, want)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
+	}
+
+	// Drained, the second one gives its keys up, and takes no other.
+	if _, err := store.Create(t.Context(), fleet.DrainName("2-node-tail"), []byte(`{"max_moves":300,"interval_ms":100}`)); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range owned["2-node-tail"] {
+		becomes(two, key, "1-node-tail", 2) // forwarded
+	}
+	for i := range 20 {
+		becomes(two, fmt.Sprintf("new-%d", i), "1-node-tail", 1)
+	}
+	for end := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) { // it has had others, too
+		status := get(t, "http://"+two.listen+"/v1/status", 200)
+		if strings.Contains(status, `"drained":true`) && strings.Contains(status, `"leases":0`) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("drained: %s", status)
+		}
+	}
+	if err := store.Delete(t.Context(), fleet.DrainName("2-node-tail")); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(30 * time.Second); strings.Contains(get(t, "http://"+two.listen+"/v1/status", 200), `"drained":true`); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it stays drained")
+		}
+	}
+
+	one.stop()
+	if code := <-one.code; code != exitDone {
+		t.Fatalf("a clean stop exits with %d: %s", code, one.log)
+	}
+	// What it had is the other's now, at the next epoch.
+	for _, key := range owned["1-node-tail"] {
+		becomes(two, key, "2-node-tail", 2)
+	}
+	for _, key := range owned["2-node-tail"] {
+		becomes(two, key, "2-node-tail", 3)
 	}
 	two.stop()
 	if code := <-two.code; code != exitDone {

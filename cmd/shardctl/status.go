@@ -90,11 +90,13 @@ type statusNode struct {
 	SlateDBVersion string    `json:"slatedb_version,omitempty"`
 	Running        *uint64   `json:"running,omitempty" jsonschema:"tasks; absent where the heartbeat has no readable body"`
 	Backoff        *uint64   `json:"backoff,omitempty" jsonschema:"tasks that wait after a failure"`
+	Leases         uint64    `json:"leases,omitempty" jsonschema:"leases that it says it holds; nodes of Sleet hold none"`
 	Heartbeat      string    `json:"heartbeat" jsonschema:"object, relative to the root"`
 	Modified       time.Time `json:"modified"`
 	Others         []string  `json:"other_heartbeats,omitempty" jsonschema:"further heartbeats under this id"`
 
 	Drained *drainResult `json:"drained,omitempty" jsonschema:"absent where it is not; a live node follows at its next look, and offers no services then"`
+	Left    *leftResult  `json:"left,omitempty" jsonschema:"what a node has still that is being drained, by its heartbeat"`
 }
 
 type statusDatabase struct {
@@ -257,7 +259,7 @@ func newStatusNode(f *inspect.Fleet, n fleet.Node, body *fleet.Heartbeat) status
 		s.Services = append(s.Services, service.String())
 	}
 	if mark, drained := f.Drains[n.ID]; drained {
-		s.Drained = &drainResult{By: mark.By, Reason: mark.Reason, At: mark.At}
+		s.Drained = newDrainResult(mark)
 	}
 	for _, other := range n.Others {
 		s.Others = append(s.Others, other.Name)
@@ -269,6 +271,12 @@ func newStatusNode(f *inspect.Fleet, n fleet.Node, body *fleet.Heartbeat) status
 			backoff += summary.Backoff
 		}
 		s.SleetVersion, s.SlateDBVersion, s.Running, s.Backoff = body.SleetVersion, body.SlateDBVersion, &running, &backoff
+		s.Leases = body.Leases
+		if s.Drained != nil {
+			if left := inspect.LeftOf(n, body); left != (inspect.Left{}) {
+				s.Left = &leftResult{left.Tasks, left.Leases}
+			}
+		}
 	}
 	return s
 }
@@ -469,7 +477,7 @@ func nodeTable(nodes []statusNode) render.Table {
 		switch {
 		case !n.Live:
 			state = render.Text("dead").With(render.Act)
-		case n.Drained != nil && len(n.Services) == 0:
+		case n.Drained != nil && len(n.Services) == 0 && n.Left == nil:
 			state = render.Text("drained").With(render.Look)
 		case n.Drained != nil:
 			state = render.Text("draining").With(render.Look)

@@ -32,7 +32,8 @@ func newWaitCmd(a *app) *cobra.Command {
 
   live=NODE       the node's heartbeat is younger than the timeout
   gone=NODE       it is not, or there is none
-  drained=NODE    the node is live, is marked as drained, and offers nothing
+  drained=NODE    the node is live, is marked as drained, offers nothing, and has no
+                  task and no lease any more, by its heartbeat
   owner=KEY:NODE  the node has the key. KEY is that of a lease, which the node holds;
                   or the URL of a database, whose --service placement gives to the
                   node, and no other node holds by a lease

@@ -26,7 +26,8 @@ const ConditionForms = "live=NODE, gone=NODE, drained=NODE, owner=KEY:NODE, bala
 //
 //	live=NODE       the node's heartbeat is younger than the timeout
 //	gone=NODE       it is not, or there is none
-//	drained=NODE    the node is live, its mark is there, and it offers nothing
+//	drained=NODE    the node is live, its mark is there, and it offers nothing, runs
+//	                nothing and holds no lease any more
 //	owner=KEY:NODE  the node has the key; KEY is that of a lease, or the URL of a
 //	                database, which stands for its assignment of the service
 //	balanced        every assignment has its nodes, each node says that it works
@@ -49,8 +50,8 @@ func ParseCondition(text string, service fleet.Service) (Condition, error) {
 			return "", nil
 		}
 	case kind == "drained" && hasValue:
-		c.parts.Drains = true
-		c.check = func(_ context.Context, f *Fleet) (string, error) { return f.notDrained(value), nil }
+		c.parts.Drains, c.parts.Bodies = true, true
+		c.check = func(ctx context.Context, f *Fleet) (string, error) { return f.notDrained(ctx, value), nil }
 	case kind == "owner" && hasValue:
 		at := strings.LastIndexByte(value, ':')
 		if at < 1 || at == len(value)-1 {
@@ -95,15 +96,60 @@ func (f *Fleet) notLive(id string) string {
 	return ""
 }
 
-func (f *Fleet) notDrained(id string) string {
+// Left is what a node that offers nothing has still.
+type Left struct {
+	Tasks  uint64 // that run
+	Leases uint64
+}
+
+// LeftOf says what a node still has, by its heartbeat, if it offers nothing any
+// more: it is being drained.
+func LeftOf(n fleet.Node, body *fleet.Heartbeat) (left Left) {
+	if len(n.Services) > 0 || body == nil {
+		return Left{}
+	}
+	for _, s := range body.Services {
+		left.Tasks += s.Running
+	}
+	left.Leases = body.Leases
+	return left
+}
+
+// String is what is left in words; "" for nothing.
+func (l Left) String() string {
+	var parts []string
+	for _, p := range []struct {
+		n    uint64
+		what string
+	}{{l.Tasks, "task"}, {l.Leases, "lease"}} {
+		switch {
+		case p.n == 1:
+			parts = append(parts, "1 "+p.what)
+		case p.n > 1:
+			parts = append(parts, fmt.Sprintf("%d %ss", p.n, p.what))
+		}
+	}
+	return strings.Join(parts, " and ")
+}
+
+func (f *Fleet) notDrained(ctx context.Context, id string) string {
 	if why := f.notLive(id); why != "" {
 		return why
 	}
 	if _, marked := f.Drains[id]; !marked {
 		return "it has no mark"
 	}
-	if n := f.node(id); len(n.Services) > 0 {
+	n := f.node(id)
+	if len(n.Services) > 0 {
 		return fmt.Sprintf("it still offers %d services", len(n.Services))
+	}
+	bodies, _ := fleet.ReadHeartbeats(ctx, f.Snapshot, []fleet.Node{*n}, 1)
+	body := bodies[n.Heartbeat.Name]
+	if body == nil {
+		return "it does not tell what it still runs"
+	}
+	if left := LeftOf(*n, body).String(); left != "" {
+		return "it still has " + left
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,15 @@ func TestConditions(t *testing.T) {
 	check("drained=2-node", "")
 	check("drained=1-node", "it still offers 1 services")
 	check("drained=dead", "it is dead")
+	const none = `{"version":1,"node_id":"2-node","sleet_version":"","slatedb_version":"","services":[%s],"instance":"i","leases":%d}`
+	put(map[string]string{"nodes/2-node..json": fmt.Sprintf(none, `{"service":"gc","running":1,"backoff":0}`, 3)})
+	check("drained=2-node", "it still has 1 task and 3 leases")
+	put(map[string]string{"nodes/2-node..json": fmt.Sprintf(none, "", 1)})
+	check("drained=2-node", "it still has 1 lease")
+	put(map[string]string{"nodes/2-node..json": "{"})
+	check("drained=2-node", "it does not tell what it still runs")
+	put(map[string]string{"nodes/2-node..json": fmt.Sprintf(none, "", 0)})
+	check("drained=2-node", "")
 	check("owner=s3://b/a:1-node", "")
 	check("owner=S3://b/a/:1-node", "") // spelled in another way
 	check("owner=s3://b/a:2-node", "placement names 1-node")

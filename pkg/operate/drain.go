@@ -23,10 +23,17 @@ type Drain struct {
 	Mark fleet.DrainMark
 	// Changes is false where the mark is there already, or has gone already.
 	Changes bool
+	// Was is the mark that another speed is put into; nil where there is none yet,
+	// or it stays.
+	Was *fleet.DrainMark
+	// Left is what the node has still, by its heartbeat, where it offers nothing any
+	// more: it is being drained.
+	Left inspect.Left
 	// Handover says who gets what the node runs.
 	Handover []Handover
 
 	undrain bool
+	version string // of the mark that was read
 }
 
 // DeadError says that a node is not live, so that there is nothing to drain.
@@ -46,10 +53,11 @@ func (e *UndrainableError) Error() string {
 	return fmt.Sprintf("node %q is one of Sleet, which cannot be drained", e.Node)
 }
 
-// PlanDrain looks at what draining a node does. The fleet must have been read with
+// PlanDrain looks at what draining a node does. A mark that is there already stays,
+// but for its speed, which becomes that of the new one where respeed says so. The fleet must have been read with
 // its nodes and registry. A node without a heartbeat is an error that wraps
 // [fs.ErrNotExist], a dead one a [*DeadError], one of Sleet an [*UndrainableError].
-func PlanDrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, mark fleet.DrainMark) (*Drain, error) {
+func PlanDrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, mark fleet.DrainMark, respeed bool) (*Drain, error) {
 	d := &Drain{Node: mark.Node, Object: fleet.DrainName(mark.Node), Mark: mark, Changes: true}
 	at := slices.IndexFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == d.Node })
 	if at < 0 {
@@ -59,20 +67,43 @@ func PlanDrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, mark fl
 	if !node.Live {
 		return nil, &DeadError{d.Node, node.Age}
 	}
-	object, err := r.Get(ctx, node.Heartbeat.Name)
-	if err != nil {
-		return nil, fmt.Errorf("whose node %q is cannot be told: %w", d.Node, err)
-	}
-	switch body, err := fleet.ParseHeartbeat(object.Body); {
+	body, err := readBody(ctx, r, node)
+	switch {
 	case err != nil:
 		return nil, fmt.Errorf("whose node %q is cannot be told: %w", d.Node, err)
 	case body.Instance == "":
 		return nil, &UndrainableError{d.Node}
 	}
+	d.Left = inspect.LeftOf(node, body)
 	if d.Handover, err = handover(f, node); err != nil {
 		return nil, err
 	}
-	return d, d.look(ctx, r)
+	if err := d.look(ctx, r); err != nil || d.Changes || !respeed {
+		return d, err
+	}
+	was := d.Mark
+	next := was
+	if next.Version == 0 { // nothing could be read of it
+		next = mark
+	}
+	next = next.InWaves(mark.Waves())
+	if oldMoves, oldInterval := was.Waves(); !sameSpeed(oldMoves, oldInterval, mark) {
+		d.Was, d.Mark, d.Changes = &was, next, true
+	}
+	return d, nil
+}
+
+func sameSpeed(moves int, interval time.Duration, mark fleet.DrainMark) bool {
+	m, i := mark.Waves()
+	return moves == m && interval == i
+}
+
+func readBody(ctx context.Context, r objstore.Reader, n fleet.Node) (*fleet.Heartbeat, error) {
+	object, err := r.Get(ctx, n.Heartbeat.Name)
+	if err != nil {
+		return nil, err
+	}
+	return fleet.ParseHeartbeat(object.Body)
 }
 
 // PlanUndrain looks at what taking away a node's mark does. A node that has neither
@@ -82,7 +113,13 @@ func PlanUndrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, node 
 	if err := d.look(ctx, r); err != nil {
 		return nil, err
 	}
-	if !d.Changes && !slices.ContainsFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == node }) {
+	at := slices.IndexFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == node })
+	if at >= 0 && f.Nodes[at].Live {
+		if body, err := readBody(ctx, r, f.Nodes[at]); err == nil {
+			d.Left = inspect.LeftOf(f.Nodes[at], body)
+		}
+	}
+	if !d.Changes && at < 0 {
 		return nil, fmt.Errorf("node %q has neither a heartbeat nor a mark in %s: %w", node, f.Snapshot.Root, fs.ErrNotExist)
 	}
 	return d, nil
@@ -98,14 +135,15 @@ func (d *Drain) look(ctx context.Context, r objstore.Reader) error {
 	case err != nil:
 		return err
 	}
-	d.Changes = d.undrain
+	d.Changes, d.version = d.undrain, object.Version
 	d.Mark, _ = fleet.ParseDrainMark(object.Body) // whatever is in it, it drains
 	d.Mark.Node = d.Node
 	return nil
 }
 
 // Do writes the mark, or takes it away. Where somebody else was quicker, there is
-// nothing left to do, and Changes is false.
+// nothing left to do, and Changes is false; but for a mark that was to get another
+// speed: then the error is [objstore.ErrLost].
 func (d *Drain) Do(ctx context.Context, store objstore.Store) error {
 	if !d.Changes {
 		return nil
@@ -119,6 +157,9 @@ func (d *Drain) Do(ctx context.Context, store objstore.Store) error {
 	body, err := json.Marshal(d.Mark)
 	if err != nil {
 		return err
+	}
+	if d.Was != nil {
+		return (&Edit{Object: d.Object, Exists: true, After: body, version: d.version}).Write(ctx, store)
 	}
 	_, err = store.Create(ctx, d.Object, body)
 	if !errors.Is(err, objstore.ErrExists) {

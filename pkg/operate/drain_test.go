@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -23,23 +24,23 @@ func TestDrain(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		var dead *DeadError
 		var sleet *UndrainableError
-		if _, err := PlanDrain(t.Context(), store, f, mark("0-dead")); !errors.As(err, &dead) {
+		if _, err := PlanDrain(t.Context(), store, f, mark("0-dead"), false); !errors.As(err, &dead) {
 			t.Errorf("a dead one: %v", err)
 		}
-		if _, err := PlanDrain(t.Context(), store, f, mark("2-sleet")); !errors.As(err, &sleet) {
+		if _, err := PlanDrain(t.Context(), store, f, mark("2-sleet"), false); !errors.As(err, &sleet) {
 			t.Errorf("one of Sleet: %v", err)
 		}
-		if _, err := PlanDrain(t.Context(), store, f, mark("nobody")); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := PlanDrain(t.Context(), store, f, mark("nobody"), false); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("an unknown one: %v", err)
 		}
-		if _, err := PlanDrain(t.Context(), store, f, mark("3-broken")); err == nil {
+		if _, err := PlanDrain(t.Context(), store, f, mark("3-broken"), false); err == nil {
 			t.Error("one that does not tell whose it is is drained")
 		}
 		if _, err := PlanUndrain(t.Context(), store, f, "nobody"); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("an unknown one is undrained: %v", err)
 		}
 	})
-	plan, err := PlanDrain(t.Context(), objstore.ReadOnly(store), f, mark("1-ours"))
+	plan, err := PlanDrain(t.Context(), objstore.ReadOnly(store), f, mark("1-ours"), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +48,7 @@ func TestDrain(t *testing.T) {
 	if !plan.Changes || !cmp.Equal(plan.Handover[0], Handover{fleet.CompactorCoordinator, "", 1}) && !cmp.Equal(plan.Handover[len(plan.Handover)-1], Handover{fleet.CompactorCoordinator, "", 1}) {
 		t.Errorf("plan %+v", plan)
 	}
-	other, err := PlanDrain(t.Context(), store, f, fleet.NewDrainMark("1-ours", "bob", "", c.now))
+	other, err := PlanDrain(t.Context(), store, f, fleet.NewDrainMark("1-ours", "bob", "", c.now), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestDrain(t *testing.T) {
 	if err := other.Do(t.Context(), store); err != nil || other.Changes || other.Mark != plan.Mark {
 		t.Errorf("%+v, %v", other, err)
 	}
-	again, err := PlanDrain(t.Context(), store, f, mark("1-ours"))
+	again, err := PlanDrain(t.Context(), store, f, mark("1-ours"), false)
 	if err != nil || again.Changes || again.Mark.By != "ann" {
 		t.Errorf("once more: %+v, %v", again, err)
 	}
@@ -76,5 +77,78 @@ func TestDrain(t *testing.T) {
 	}
 	if undo, err := PlanUndrain(t.Context(), store, f, "1-ours"); err != nil || undo.Changes {
 		t.Errorf("undone twice: %+v, %v", undo, err)
+	}
+}
+
+// Another speed of a mark that is there is put into the mark that was read, and
+// into no other.
+func TestDrainAtAnotherSpeed(t *testing.T) {
+	const ours = `{"version":1,"node_id":"1-ours","sleet_version":"","slatedb_version":"","services":[{"service":"gc","running":2,"backoff":1}],"instance":"i","leases":5}`
+	store, c := root(t, nil, map[string]string{"nodes/1-ours..json": ours, "dbs/s3%3A%2F%2Fb%2Fone.toml": ""})
+	f := look(t, store, c)
+	name := fleet.DrainName("1-ours")
+	mark := func(by string, moves int) fleet.DrainMark {
+		return fleet.NewDrainMark("1-ours", by, "why", c.now).InWaves(moves, time.Minute)
+	}
+	plan := func(mark fleet.DrainMark, respeed bool) *Drain {
+		t.Helper()
+		d, err := PlanDrain(t.Context(), objstore.ReadOnly(store), f, mark, respeed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	do := func(d *Drain) {
+		t.Helper()
+		if err := d.Do(t.Context(), store); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() fleet.DrainMark {
+		t.Helper()
+		object, err := store.Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := fleet.ParseDrainMark(object.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first := plan(mark("ann", 2), true)
+	if first.Was != nil || !first.Changes || first.Left.String() != "2 tasks and 5 leases" {
+		t.Errorf("the first: %+v", first)
+	}
+	do(first)
+	for _, same := range []*Drain{plan(mark("bob", 2), true), plan(mark("bob", 7), false)} {
+		if same.Changes || same.Mark.By != "ann" || same.Mark.MaxMoves != 2 {
+			t.Errorf("the same speed, or none said: %+v", same)
+		}
+	}
+	faster, slower := plan(mark("bob", 7), true), plan(mark("eve", 1), true)
+	if !faster.Changes || faster.Was.MaxMoves != 2 || faster.Mark.MaxMoves != 7 || faster.Mark.By != "ann" {
+		t.Errorf("another speed: %+v", faster)
+	}
+	do(faster)
+	if err := slower.Do(t.Context(), store); !errors.Is(err, objstore.ErrLost) || there().MaxMoves != 7 {
+		t.Errorf("one that has read an older mark: %v, %+v", err, there())
+	}
+	do(plan(mark("bob", 0), true))
+	if m := there(); m.MaxMoves != 0 || m.IntervalMS != 0 || m.By != "ann" {
+		t.Errorf("all at once: %+v", m)
+	}
+	// What cannot be read drains all at once, and can be given a speed.
+	if _, err := store.Put(t.Context(), name, []byte("garbage")); err != nil {
+		t.Fatal(err)
+	}
+	d := plan(mark("bob", 3), true)
+	do(d)
+	if m := there(); m.By != "bob" || m.MaxMoves != 3 || d.Was == nil {
+		t.Errorf("a mark that could not be read: %+v", m)
+	}
+	undo, err := PlanUndrain(t.Context(), store, f, "1-ours")
+	if err != nil || !undo.Changes || undo.Left.Leases != 5 || undo.Left.Tasks != 2 {
+		t.Errorf("undone in the middle: %+v, %v", undo, err)
 	}
 }
