@@ -110,6 +110,7 @@ func TestCommandsOfFindings(t *testing.T) {
 		"dbs/s3%3A%2F%2Fb%2Frefused.toml":  "[compaction-workers]\nheartbeat_interval = \"5s\"",
 		"dbs/s3%3A%2F%2Fb%2Fworkers.toml":  "services = [\"compaction-workers\"]",
 		"dbs/s3%3A%2F%2Fcopy%2Fall.toml":   "",
+		"drain/gone.json":                  "{}",
 		"dbs/s3%3A%2F%2Fb%2Funcopied.toml": "services = [\"mirror\"]\n[mirror.targets.dr]\ndisabled = true\n",
 	}
 	for name, body := range objects {

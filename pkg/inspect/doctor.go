@@ -57,6 +57,7 @@ const (
 	FindEpochLost      = "lease-epoch-lost"
 	FindCorruptSession = "corrupt-session"
 	FindOldSession     = "old-session"
+	FindOrphanedDrain  = "orphaned-drain"
 )
 
 // most is how many pieces of evidence a finding lists.
@@ -87,6 +88,7 @@ func Diagnose(ctx context.Context, f *Fleet) ([]Finding, error) {
 	e.bodies, e.errs = fleet.ReadHeartbeats(ctx, f.Snapshot, f.Nodes, 1)
 	e.clocks()
 	e.nodes()
+	e.drains()
 	e.warnings(assigner)
 	e.places()
 	e.versions()
@@ -223,6 +225,23 @@ func (e *examiner) nodes() {
 		finding.Command = e.command("heartbeats release", "--older-than", f.Timeout().String())
 	}
 	e.add(finding)
+}
+
+// drains reports marks of nodes that are not there.
+func (e *examiner) drains() {
+	for _, id := range slices.Sorted(maps.Keys(e.f.Drains)) {
+		if e.f.node(id) != nil {
+			continue
+		}
+		mark := e.f.Drains[id]
+		var evidence []string
+		if !mark.At.IsZero() {
+			evidence = []string{fmt.Sprintf("%s: since %s by %s: %s", fleet.DrainName(id), mark.At.Format(time.RFC3339), cmp.Or(mark.By, "somebody"), cmp.Or(mark.Reason, "no reason given"))}
+		}
+		e.add(Finding{Severity: placement.Warning, Kind: FindOrphanedDrain, Object: id, Evidence: evidence,
+			Message: fmt.Sprintf("%s is marked as drained and has no heartbeat: a node that is started under this id runs nothing as long as the mark is there", id),
+			Command: e.command("nodes undrain", id)})
+	}
 }
 
 // duplicates reports several heartbeats under one id. A node removes its own old

@@ -67,6 +67,11 @@ func TestDiagnose(t *testing.T) {
 		want    []inspect.Finding
 	}{
 		{"nothing", healthy, 0, nil},
+		{"marks that drain", with(aged{"drain/1-sleet-node.json", "{}", time.Hour}, aged{"drain/3-gone.json", `{"version":1,"by":"ann","reason":"new kernel","at":"2026-12-01T10:00:00Z"}`, time.Hour},
+			aged{"drain/4-gone.json", "garbage", time.Hour}), 0, []inspect.Finding{
+			{Severity: "warning", Kind: "orphaned-drain", Object: "3-gone", Command: "shardctl nodes undrain 3-gone" + root},
+			{Severity: "warning", Kind: "orphaned-drain", Object: "4-gone", Command: "shardctl nodes undrain 4-gone" + root},
+		}},
 		{"an empty root", nil, 0, []inspect.Finding{{Severity: "error", Kind: "empty-root", Object: "s3://b/fleet", Hazard: "H34", Command: "shardctl config init" + root}}},
 		{"a root that is marked and still empty", []aged{{".shardctl.json", "{}", 0}}, 0, nil},
 		{"a dead node", with(heartbeat("three", 45*time.Second, nil)), 0, []inspect.Finding{
@@ -153,7 +158,9 @@ func TestDiagnose(t *testing.T) {
 				}
 			}
 			clock = noon
-			s, err := inspect.Read(t.Context(), store, "s3://b/fleet", everything, func() time.Time { return noon.Add(tt.skew) })
+			parts := everything
+			parts.Drains = true
+			s, err := inspect.Read(t.Context(), store, "s3://b/fleet", parts, func() time.Time { return noon.Add(tt.skew) })
 			if err != nil {
 				t.Fatal(err)
 			}
