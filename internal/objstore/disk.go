@@ -434,7 +434,7 @@ func (d *Disk) fail(op, name string, err error) error {
 		// says so itself
 	case isTooLong(err):
 		e.Kind = ErrInvalidName
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, errReadOnly):
 		e.Kind = ErrPermission
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Kind = ErrUnreachable

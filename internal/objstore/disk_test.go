@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -232,6 +233,10 @@ func TestDiskErrors(t *testing.T) {
 	}
 	if _, err := onFile.Get(ctx, "x"); !errors.Is(err, ErrNoBucket) {
 		t.Errorf("get below a file: %v", err)
+	}
+	readOnly := &fs.PathError{Op: "open", Path: "x", Err: errReadOnly}
+	if err := newDisk(t).fail("put", "x", readOnly); !errors.Is(err, ErrPermission) || !errors.Is(err, errReadOnly) {
+		t.Errorf("put on a read-only file system: %v", err)
 	}
 	if os.Getuid() > 0 {
 		closed := newDisk(t)

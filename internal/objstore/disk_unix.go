@@ -11,6 +11,9 @@ import (
 	"syscall"
 )
 
+// errReadOnly is why a file system that is mounted read-only refuses a write.
+const errReadOnly = syscall.EROFS
+
 // openFile opens a file to read it.
 func openFile(path string) (*os.File, error) { return os.Open(path) }
 

@@ -16,6 +16,9 @@ import (
 // cannot lock itself. It is hidden, and of the form that lists skip.
 const lockName = ".shardctl-lock#0"
 
+// errReadOnly is why a volume that is write-protected refuses a write.
+const errReadOnly = windows.ERROR_WRITE_PROTECT
+
 // openFile opens a file to read it, without keeping others from replacing or
 // removing it meanwhile.
 func openFile(path string) (*os.File, error) {
