@@ -265,13 +265,19 @@ func (p *Poller) pollRegistry(ctx context.Context, listed []Entry) ([]Database, 
 	databases := make([]Database, len(winners))
 	for i, e := range winners {
 		d := Database{URL: e.url, Object: e.Name}
+		switch file := p.files[e.Name]; {
+		case e.Size == 0:
+			e.wasEmpty = true
+		case file != nil && file.layer != nil:
+			e.wasEmpty = false
+		}
 		if file := p.files[e.Name]; file != nil && e.Size > 0 {
 			files[e.Name] = file
 			d.Override = file.layer
 			if file.err != nil {
 				p.retry = p.retry || file.badVersion == ""
 				effect := EffectKept
-				if file.layer == nil {
+				if file.layer == nil && !e.wasEmpty {
 					effect = EffectDisabled
 					d.Override, d.Disabled = disabledLayer(p.policy().Version()), true
 				}

@@ -242,6 +242,22 @@ func TestPollBadEntries(t *testing.T) {
 
 	root.put(name, "")
 	wantKinds(t, p.Poll(ctx(t)))
+
+	// An empty file was good, too: the fleet's settings stay.
+	root.put(name, "services=['gcc']")
+	for range 2 {
+		s = p.Poll(ctx(t))
+		wantKinds(t, s, "invalid-entry "+name+" kept")
+		if d, _ := s.Find("s3://b/x"); d.Disabled || len(s.Settings(d).Services) != len(Services()) {
+			t.Errorf("after an empty file: %+v", d)
+		}
+	}
+	root.put(name, "services=['gc']")
+	wantKinds(t, p.Poll(ctx(t)))
+	root.put(name, "services=['gcc']")
+	if s = p.Poll(ctx(t)); services(s, "s3://b/x") != "[gc]" {
+		t.Errorf("kept: %s", services(s, "s3://b/x"))
+	}
 }
 
 // S10: a file that cannot be read is tried again at each poll.

@@ -15,8 +15,9 @@ type registryName struct {
 	canonical bool   // the name spells url as it is
 	warning   *Warning
 
-	size    int64 // of the object in the last list
-	version string
+	size     int64 // of the object in the last list
+	version  string
+	wasEmpty bool // the last content that was good was none
 }
 
 // readRegistryName reads the name of an object under dbs/ (S1, S3, S4). Only its
