@@ -81,19 +81,20 @@ type statusResult struct {
 }
 
 type statusNode struct {
-	Node           string    `json:"node"`
-	Live           bool      `json:"live"`
-	AgeSeconds     float64   `json:"age_seconds"`
-	AheadSeconds   float64   `json:"ahead_seconds,omitempty" jsonschema:"how far in the future its heartbeat is dated"`
-	Services       []string  `json:"services"`
-	SleetVersion   string    `json:"sleet_version,omitempty"`
-	SlateDBVersion string    `json:"slatedb_version,omitempty"`
-	Running        *uint64   `json:"running,omitempty" jsonschema:"tasks; absent where the heartbeat has no readable body"`
-	Backoff        *uint64   `json:"backoff,omitempty" jsonschema:"tasks that wait after a failure"`
-	Leases         uint64    `json:"leases,omitempty" jsonschema:"leases that it says it holds; nodes of Sleet hold none"`
-	Heartbeat      string    `json:"heartbeat" jsonschema:"object, relative to the root"`
-	Modified       time.Time `json:"modified"`
-	Others         []string  `json:"other_heartbeats,omitempty" jsonschema:"further heartbeats under this id"`
+	Node           string              `json:"node"`
+	Live           bool                `json:"live"`
+	AgeSeconds     float64             `json:"age_seconds"`
+	AheadSeconds   float64             `json:"ahead_seconds,omitempty" jsonschema:"how far in the future its heartbeat is dated"`
+	Services       []string            `json:"services"`
+	SleetVersion   string              `json:"sleet_version,omitempty"`
+	SlateDBVersion string              `json:"slatedb_version,omitempty"`
+	Running        *uint64             `json:"running,omitempty" jsonschema:"tasks; absent where the heartbeat has no readable body"`
+	Backoff        *uint64             `json:"backoff,omitempty" jsonschema:"tasks that wait after a failure"`
+	Failing        []fleet.TaskFailure `json:"failing,omitempty" jsonschema:"some of the tasks that wait after a failure, with what they printed last; nodes of Sleet tell none"`
+	Leases         uint64              `json:"leases,omitempty" jsonschema:"leases that it says it holds; nodes of Sleet hold none"`
+	Heartbeat      string              `json:"heartbeat" jsonschema:"object, relative to the root"`
+	Modified       time.Time           `json:"modified"`
+	Others         []string            `json:"other_heartbeats,omitempty" jsonschema:"further heartbeats under this id"`
 
 	Drained *drainResult `json:"drained,omitempty" jsonschema:"absent where it is not; a live node follows at its next look, and offers no services then"`
 	Left    *leftResult  `json:"left,omitempty" jsonschema:"what a node has still that is being drained, by its heartbeat"`
@@ -271,7 +272,7 @@ func newStatusNode(f *inspect.Fleet, n fleet.Node, body *fleet.Heartbeat) status
 			backoff += summary.Backoff
 		}
 		s.SleetVersion, s.SlateDBVersion, s.Running, s.Backoff = body.SleetVersion, body.SlateDBVersion, &running, &backoff
-		s.Leases = body.Leases
+		s.Leases, s.Failing = body.Leases, body.Failing
 		if s.Drained != nil {
 			if left := inspect.LeftOf(n, body); left != (inspect.Left{}) {
 				s.Left = &leftResult{left.Tasks, left.Leases}
@@ -351,6 +352,7 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 	w.line("%s", header)
 	w.line("")
 	w.table(nodeTable(r.Nodes))
+	r.printFailing(w)
 	w.line("")
 	r.printDatabases(w, p, databases)
 	if len(r.Balance) > 0 {
@@ -379,6 +381,27 @@ func (r *statusResult) print(p *render.Printer, databases render.Table) error {
 }
 
 // printLeases counts the leases, in one line, and those that somebody must look at.
+// printFailing shows what the nodes tell of tasks that fail.
+func (r *statusResult) printFailing(w *textWriter) {
+	t := render.Table{Columns: []render.Column{{Name: "FAILING"}, {Name: "DATABASE"}, {Name: "NODE"}, {Name: "ERROR"}}}
+	for _, n := range r.Nodes {
+		if !n.Live {
+			continue
+		}
+		for _, f := range n.Failing {
+			service := f.Service.String()
+			if f.Target != "" {
+				service += ":" + f.Target
+			}
+			t.Rows = append(t.Rows, []render.Cell{render.Text(service).With(render.Act), render.Text(f.Database), render.Text(n.Node), render.Text(f.Error)})
+		}
+	}
+	if len(t.Rows) > 0 {
+		w.line("")
+		w.table(t)
+	}
+}
+
 func (r *statusResult) printLeases(w *textWriter) {
 	l := r.Leases
 	if !l.Complete {

@@ -457,6 +457,9 @@ func (m *Machine) held(key Key) (print string, ok bool) {
 	return s.want.Fingerprint, s.phase == Waiting
 }
 
+// has says whether an assignment is wanted, or not yet gone.
+func (m *Machine) has(key Key) bool { return m.slots[key] != nil }
+
 // Shutdown stops everything. Nothing is started any more.
 func (m *Machine) Shutdown() (actions []Action) {
 	m.stopping = true

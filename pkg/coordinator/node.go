@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -47,6 +49,19 @@ type NodeOptions struct {
 	// whether it is.
 	Keys KeyHolder
 }
+
+// UnwritableError says that the store does not let a node write its heartbeat.
+type UnwritableError struct {
+	Node string
+	Err  error // names the object
+}
+
+func (e *UnwritableError) Error() string {
+	return fmt.Sprintf("node %q may not write under %s, so nothing is started: %v", e.Node, fleet.HeartbeatPrefix, e.Err)
+}
+
+// Unwrap returns the store's error.
+func (e *UnwritableError) Unwrap() error { return e.Err }
 
 // KeyHolder holds the leases of keys that are no assignments. [Resolver] is one.
 // Its methods may be called by several goroutines.
@@ -106,7 +121,8 @@ type NodeStatus struct {
 	// Renewal is how long the last renewal took, and RenewalsFailed how many failed.
 	Renewal        time.Duration
 	RenewalsFailed int
-	// Failures has the last error of assignments that wait after a failure.
+	// Failures has the last error of assignments that wait after a failure, of their
+	// task or to get their lease.
 	Failures map[Key]string
 	Conflict error // another process under the same id
 }
@@ -170,6 +186,7 @@ func (n *Node) describe(h *fleet.Heartbeat) {
 		}
 	}
 	h.Services = fleet.NewHeartbeat("", "", "", services, s.Counts).Services
+	h.Failing = s.failing()
 }
 
 // Status is what the node says of itself. It may be asked at any time.
@@ -199,6 +216,27 @@ func (n *Node) Status() NodeStatus {
 	return s
 }
 
+// What a heartbeat tells of failures: everybody who lists the fleet reads it.
+const (
+	maxFailing      = 5
+	maxFailingError = 300 // bytes
+)
+
+// failing are the first failures, cut to what fits into a heartbeat.
+func (s *NodeStatus) failing() (some []fleet.TaskFailure) {
+	for _, key := range slices.SortedFunc(maps.Keys(s.Failures), Key.Compare) {
+		if len(some) == maxFailing {
+			break
+		}
+		text := s.Failures[key]
+		if len(text) > maxFailingError {
+			text = strings.ToValidUTF8(text[:maxFailingError], "") + "..."
+		}
+		some = append(some, fleet.TaskFailure{Service: key.Service, Database: key.Database, Target: key.Target, Error: text})
+	}
+	return some
+}
+
 // Instance is the id of this process's life.
 func (n *Node) Instance() string { return n.registry.Instance() }
 
@@ -213,8 +251,9 @@ func (n *Node) tell(f func(c *Core, now time.Duration) []Action) {
 // Run runs the node until the context ends, and then stops it cleanly: tasks
 // first, then leases, the heartbeat last (HAZARDS H17, H28). It does not start
 // before one conclusive read of the configuration, and not where another process
-// runs under the node's id: then the error is a [*membership.DuplicateError].
-// The error is nil after a clean stop.
+// runs under the node's id: then the error is a [*membership.DuplicateError]; nor
+// where the store does not let it write its heartbeat, an [*UnwritableError]. The
+// error is nil after a clean stop.
 func (n *Node) Run(ctx context.Context) error {
 	defer func() {
 		n.last = n.describeSelf()
@@ -237,10 +276,18 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	sent := n.clock.Elapsed()
+	shown := n.registry.Heartbeat(ctx)
+	if errors.Is(shown, objstore.ErrPermission) {
+		return &UnwritableError{Node: n.o.NodeID, Err: shown}
+	}
 	if len(n.o.Exclusive) > 0 {
 		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways})
 	}
 	n.act(n.core.Config(n.clock.Elapsed(), state))
+	if shown == nil {
+		n.act(n.core.Heartbeat(n.clock.Elapsed(), sent))
+	}
 
 	close(n.begun)
 	loops, stop := context.WithCancel(context.Background())
@@ -472,8 +519,15 @@ func (n *Node) describeSelf() NodeStatus {
 		Isolated: c.Machine().isolated, Stopping: c.Machine().stopping, Ready: c.seen && c.listed && c.state != nil,
 		Failures: make(map[Key]string, len(n.failed)),
 	}
-	for key, why := range n.failed {
-		s.Failures[key] = why
+	for key := range n.failed {
+		if !c.Machine().has(key) { // it was taken away while it waited
+			delete(n.failed, key)
+		}
+	}
+	for _, slot := range s.Slots {
+		if why := n.failed[slot.Assignment.Key]; why != "" && slot.Phase != Running && slot.Phase != Stopping {
+			s.Failures[slot.Assignment.Key] = why
+		}
 	}
 	if c.State() != nil {
 		s.Warnings, s.ConfigDigest = c.State().Warnings, c.State().Digest()
@@ -541,7 +595,7 @@ func (n *Node) acquire(key Key) {
 	defer cancel()
 	h, err := n.keeper.Acquire(ctx, key.String())
 	if err != nil {
-		again := 2 * time.Second
+		again, why := 2*time.Second, ""
 		var held *leases.HeldError
 		var refused *leases.RefusedError
 		switch {
@@ -552,13 +606,22 @@ func (n *Node) acquire(key Key) {
 			again = 5 * time.Second
 			n.log.Info("lease refused", "assignment", key.String(), "why", refused.Why)
 		default:
+			why = "lease not got: " + err.Error()
 			n.log.Warn("lease not got", "assignment", key.String(), "error", err)
 		}
-		n.tell(func(c *Core, now time.Duration) []Action { return c.Machine().Denied(now, key, again) })
+		n.tell(func(c *Core, now time.Duration) []Action {
+			if why != "" {
+				n.failed[key] = why
+			}
+			return c.Machine().Denied(now, key, again)
+		})
 		return
 	}
 	epoch := h.Lease().Epoch()
-	n.tell(func(c *Core, now time.Duration) []Action { return c.Machine().Granted(now, key, epoch) })
+	n.tell(func(c *Core, now time.Duration) []Action {
+		delete(n.failed, key)
+		return c.Machine().Granted(now, key, epoch)
+	})
 	context.AfterFunc(h.Context(), func() {
 		n.tell(func(c *Core, now time.Duration) []Action {
 			if cause := context.Cause(h.Context()); !errors.Is(cause, leases.ErrKeeperClosed) {

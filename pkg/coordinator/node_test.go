@@ -92,7 +92,9 @@ type running struct {
 
 func startNode(t *testing.T, store objstore.Store, o coordinator.NodeOptions) *running {
 	t.Helper()
-	o.Clock = leasetest.BubbleClock()
+	if o.Clock == nil {
+		o.Clock = leasetest.BubbleClock()
+	}
 	if len(o.Exclusive) > 0 {
 		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: o.NodeID, Clock: o.Clock})
 		if err != nil {

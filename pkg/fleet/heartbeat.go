@@ -86,6 +86,18 @@ type Heartbeat struct {
 	ConfigDigest string `json:"config_digest,omitempty"`
 	// Leases is how many leases the process holds; 0 from Sleet itself.
 	Leases uint64 `json:"leases,omitempty"`
+	// Failing are some of the assignments that wait after a failure; none from
+	// Sleet itself.
+	Failing []TaskFailure `json:"failing,omitempty"`
+}
+
+// TaskFailure is an assignment that a node cannot run for now.
+type TaskFailure struct {
+	Service  Service `json:"service"`
+	Database string  `json:"database"`
+	Target   string  `json:"target,omitempty"` // of a mirror
+	// Error is what went wrong, with the last lines of what the task has printed.
+	Error string `json:"error"`
 }
 
 // ServiceSummary is how many tasks of a service a node runs, and how many wait
@@ -143,6 +155,7 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		{name: "addr", into: &h.Addr, optional: true},
 		{name: "config_digest", into: &h.ConfigDigest, optional: true},
 		{name: "leases", into: &h.Leases, optional: true},
+		{name: "failing", into: &h.Failing, optional: true},
 	} {
 		err := readMember(members, m.name, m.into)
 		if err != nil && m.optional {
