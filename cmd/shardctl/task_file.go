@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
 
 	"github.com/shardctl/shardctl/internal/humantime"
+	"github.com/shardctl/shardctl/internal/nearest"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
 )
@@ -23,13 +25,13 @@ type taskFile struct {
 
 // taskEntry is a table of a file of tasks.
 type taskEntry struct {
-	Command     []string            `toml:"command"`
-	Overlap     string              `toml:"overlap"` // safe or exclusive
-	StopTimeout *humantime.Duration `toml:"stop_timeout"`
-	StopSignal  string              `toml:"stop_signal"`
-	FencedExit  *int                `toml:"fenced_exit_code"`
-	Dir         string              `toml:"dir"`
-	Env         map[string]string   `toml:"env"`
+	Command     []string          `toml:"command"`
+	Overlap     string            `toml:"overlap"` // safe or exclusive
+	StopTimeout *string           `toml:"stop_timeout"`
+	StopSignal  string            `toml:"stop_signal"`
+	FencedExit  *int              `toml:"fenced_exit_code"`
+	Dir         string            `toml:"dir"`
+	Env         map[string]string `toml:"env"`
 
 	exec      *coordinator.Exec
 	exclusive bool
@@ -50,7 +52,7 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 		for name, entry := range tables {
 			service, err := fleet.ParseService(name)
 			if err != nil {
-				return nil, failure("file of tasks %s: %w", o.tasks, err).about(o.tasks)
+				return nil, failure("file of tasks %s: line %d: %w", o.tasks, lineOfTable(text, name), err).about(o.tasks)
 			}
 			f.services[service] = &entry
 		}
@@ -58,7 +60,10 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 	for _, s := range o.exec {
 		name, line, ok := strings.Cut(s, "=")
 		service, err := fleet.ParseService(name)
-		if !ok || err != nil {
+		if ok && err != nil {
+			return nil, usageError("--exec %q: %w", s, err)
+		}
+		if !ok {
 			return nil, usageError("--exec %q: not of the form SERVICE=COMMAND, with a service of %s", s, strings.Join(fleet.ServiceNames(), ", "))
 		}
 		words, err := splitWords(line)
@@ -122,7 +127,11 @@ func (e *taskEntry) prepare(a *app, service fleet.Service, o *runOptions) error 
 		FencedExit: coordinator.DefaultFencedExit, Watchdog: a.watchdog,
 	}
 	if e.StopTimeout != nil {
-		x.StopTimeout = e.StopTimeout.Std()
+		d, err := humantime.Parse(*e.StopTimeout)
+		if err != nil {
+			return wrong("stop_timeout: %w", err)
+		}
+		x.StopTimeout = d.Std()
 	}
 	if e.exclusive && x.StopTimeout > o.ttl/2-time.Second {
 		if e.StopTimeout != nil {
@@ -154,20 +163,40 @@ func (a *app) environment() []string {
 	return a.environ()
 }
 
+// taskFields are what a table of a file of tasks may have.
+var taskFields = []string{"command", "overlap", "stop_timeout", "stop_signal", "fenced_exit_code", "dir", "env"}
+
 // taskFileError says what is wrong with a file of tasks, and in which line.
 func taskFileError(path string, err error) error {
-	const known = "a table [SERVICE] has command, overlap, stop_timeout, stop_signal, fenced_exit_code, dir and env"
+	known := "a table [SERVICE] has " + strings.Join(taskFields, ", ")
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		line, column := unknown.Errors[0].Position()
-		return failure("file of tasks %s: line %d, column %d: unknown field %q", path, line, column, strings.Join(unknown.Errors[0].Key(), ".")).about(path).withHint(known)
+		key := unknown.Errors[0].Key()
+		suggestion := ""
+		if best := nearest.Of(key[len(key)-1], taskFields); best != "" {
+			suggestion = fmt.Sprintf(" (did you mean %q?)", best)
+		}
+		return failure("file of tasks %s: line %d, column %d: unknown field %q%s", path, line, column, strings.Join(key, "."), suggestion).about(path).withHint("%s", known)
 	}
 	var decode *toml.DecodeError
 	if errors.As(err, &decode) {
 		line, column := decode.Position()
-		return failure("file of tasks %s: line %d, column %d: %s", path, line, column, strings.TrimPrefix(decode.Error(), "toml: ")).about(path).withHint(known)
+		return failure("file of tasks %s: line %d, column %d: %s", path, line, column, strings.TrimPrefix(decode.Error(), "toml: ")).about(path).withHint("%s", known)
 	}
 	return failure("file of tasks %s: %w", path, err).about(path)
+}
+
+// lineOfTable is the line in which a table of that name begins.
+func lineOfTable(text []byte, name string) int {
+	var p unstable.Parser
+	p.Reset(text)
+	for p.NextExpression() {
+		if key := p.Expression().Key(); key.Next() && string(key.Node().Data) == name {
+			return p.Shape(key.Node().Raw).Start.Line
+		}
+	}
+	return 1 // it was read before, so it is somewhere
 }
 
 func (f *taskFile) tasks() map[fleet.Service]coordinator.Task {
