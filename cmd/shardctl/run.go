@@ -274,6 +274,14 @@ func (a *app) noSleetOn(ctx context.Context, store objstore.Store, tasks *taskFi
 		now = a.now()
 	}
 	policy := fleet.DefaultPolicy(fleet.Sleet01)
+	switch object, err := store.Get(ctx, fleet.PolicyName); {
+	case err == nil:
+		if p, err := fleet.ParsePolicy(object.Body, fleet.Sleet01); err == nil {
+			policy = p
+		}
+	case !errors.Is(err, objstore.ErrNotExist):
+		return err
+	}
 	nodes := fleet.Nodes(heartbeats, now, policy.Node.HeartbeatTimeout.Std())
 	bodies, _ := fleet.ReadHeartbeats(ctx, fleetroot.Reader(store), nodes, fleet.DefaultParallel)
 	for _, n := range nodes {
@@ -378,6 +386,11 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 	var duplicate *membership.DuplicateError
 	if errors.As(err, &duplicate) {
 		return (&exitError{code: exitRefused, err: err, object: r.o.nodeID}).withHint("give this node another --node-id, or stop the other one")
+	}
+	var unwritable *coordinator.UnwritableError
+	if errors.As(err, &unwritable) {
+		return failure("%w", err).about(r.where).withHint(
+			"let it write and delete under nodes/, and for exclusive tasks write under leases/ and sessions/; or use other credentials")
 	}
 	return r.a.said(err)
 }

@@ -1,0 +1,331 @@
+package coordinator_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/coordinator"
+	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
+)
+
+// jumpingClock is a machine's clock that is set, or that was suspended.
+type jumpingClock struct {
+	leases.Clock
+	wall, elapsed atomic.Int64
+}
+
+func (c *jumpingClock) Now() time.Time { return c.Clock.Now().Add(time.Duration(c.wall.Load())) }
+
+func (c *jumpingClock) Elapsed() time.Duration {
+	return c.Clock.Elapsed() + time.Duration(c.elapsed.Load())
+}
+
+// both are tasks of two services, the second of which is exclusive, and what they
+// run.
+func both(id string, safe, exclusive *runs) coordinator.NodeOptions {
+	return coordinator.NodeOptions{
+		NodeID: id, Exclusive: []fleet.Service{fleet.CompactorCoordinator},
+		Tasks: map[fleet.Service]coordinator.Task{fleet.GC: safe.task(), fleet.CompactorCoordinator: exclusive.task()},
+	}
+}
+
+const bothServices = `services = ["gc", "compactor-coordinator"]`
+
+func newRuns() *runs { return &runs{now: map[string][]string{}} }
+
+// count is how many tasks run now, and what they are.
+func (r *runs) count() (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, who := range r.now {
+		n += len(who)
+	}
+	return n
+}
+
+func heartbeatNames(t *testing.T, store objstore.Reader) string {
+	t.Helper()
+	var names []string
+	for e, err := range objstore.Entries(t.Context(), store, fleet.HeartbeatPrefix) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, e.Name)
+	}
+	return strings.Join(names, " ")
+}
+
+// A wall clock that is set, forwards or back, changes nothing: neither leases nor
+// liveness are judged by it (H9, H20, H21).
+func TestWallClockIsSet(t *testing.T) {
+	for _, by := range []time.Duration{24 * time.Hour, -24 * time.Hour, time.Minute, -time.Minute} {
+		t.Run(by.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := newRoot(t, 10)
+				setPolicy(t, store, bothServices)
+				safe, exclusive := newRuns(), newRuns()
+				clock := &jumpingClock{Clock: leasetest.BubbleClock()}
+				o := both("a", safe, exclusive)
+				o.Clock = clock
+				a := startNode(t, store, o)
+				b := startNode(t, store, both("b", safe, exclusive))
+				time.Sleep(30 * time.Second)
+				starts := safe.all.Load() + exclusive.all.Load()
+				clock.wall.Store(int64(by))
+				time.Sleep(2 * time.Minute)
+				if again := safe.all.Load() + exclusive.all.Load(); again != starts || safe.count() != 10 || exclusive.count() != 10 {
+					t.Errorf("%d starts more; %d and %d run", again-starts, safe.count(), exclusive.count())
+				}
+				if names := heartbeatNames(t, store); strings.Count(names, "nodes/") != 2 {
+					t.Errorf("heartbeats: %s", names)
+				}
+				a.end(t)
+				b.end(t)
+			})
+		})
+	}
+}
+
+// A machine that was suspended stops what is exclusive as soon as it wakes, since
+// its leases are over, and gets them again; what is safe goes on.
+func TestMachineWasSuspended(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 10)
+		setPolicy(t, store, bothServices)
+		safe, exclusive := newRuns(), newRuns()
+		clock := &jumpingClock{Clock: leasetest.BubbleClock()}
+		o := both("a", safe, exclusive)
+		o.Clock = clock
+		n := startNode(t, store, o)
+		time.Sleep(10 * time.Second)
+		if exclusive.count() != 10 {
+			t.Fatalf("%d run", exclusive.count())
+		}
+		clock.elapsed.Store(int64(time.Hour))
+		time.Sleep(1100 * time.Millisecond) // the keeper looks once a second
+		exclusive.each(t, 10, func(key string, who []string) {
+			if slices.Contains(who, "a/1") {
+				t.Errorf("after it woke %s is run under the lease that is over", key)
+			}
+		})
+		time.Sleep(30 * time.Second)
+		exclusive.each(t, 10, func(key string, who []string) {
+			if len(who) != 1 || who[0] != "a/2" {
+				t.Errorf("%s is run by %v", key, who)
+			}
+		})
+		if safe.all.Load() != 10 {
+			t.Errorf("%d starts of safe tasks", safe.all.Load())
+		}
+		n.end(t)
+	})
+}
+
+// A store whose clock is set takes nobody's heartbeat away: those that are seen to
+// change are alive, whatever their dates say (H20).
+func TestStoreClockIsSet(t *testing.T) {
+	for _, by := range []time.Duration{time.Hour, -time.Hour} {
+		t.Run(by.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var off atomic.Int64
+				memory := objstore.NewMemory(func() time.Time { return time.Now().Add(time.Duration(off.Load())) })
+				from := newRoot(t, 10)
+				for e, err := range objstore.Entries(t.Context(), from, "") {
+					if err != nil {
+						t.Fatal(err)
+					}
+					object, err := from.Get(t.Context(), e.Name)
+					if err == nil {
+						_, err = memory.Put(t.Context(), e.Name, object.Body)
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+				var deleted atomic.Int64
+				store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+					if c.Op == "delete" && strings.HasPrefix(c.Name, fleet.HeartbeatPrefix) {
+						deleted.Add(1)
+					}
+					return objstore.Fault{}
+				})
+				safe := newRuns()
+				var nodes []*running
+				for _, id := range []string{"a", "b", "c"} {
+					nodes = append(nodes, startNode(t, store, coordinator.NodeOptions{
+						NodeID: id, Tasks: map[fleet.Service]coordinator.Task{fleet.GC: safe.task()},
+					}))
+				}
+				time.Sleep(30 * time.Second)
+				off.Store(int64(by))
+				time.Sleep(2 * time.Minute)
+				if deleted.Load() != 0 || safe.count() != 10 {
+					t.Errorf("%d heartbeats were deleted, %d tasks run", deleted.Load(), safe.count())
+				}
+				for _, n := range nodes {
+					n.end(t)
+				}
+			})
+		})
+	}
+}
+
+// On a full disk no write succeeds. What is safe goes on; what is exclusive stops
+// before its lease ends; when there is room, all runs again.
+func TestDiskIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 10)
+		setPolicy(t, memory, bothServices)
+		var full atomic.Bool
+		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			if full.Load() && c.Op != "get" && c.Op != "list" && c.Op != "delete" {
+				return objstore.Fault{Before: syscall.ENOSPC}
+			}
+			return objstore.Fault{}
+		})
+		safe, exclusive := newRuns(), newRuns()
+		n := startNode(t, store, both("a", safe, exclusive))
+		time.Sleep(10 * time.Second)
+		full.Store(true)
+		// The lease of 6 s was renewed at most 2 s ago, and a second is to stop.
+		time.Sleep(6*time.Second - 6*time.Second/20)
+		if exclusive.count() != 0 || safe.count() != 10 {
+			t.Errorf("when the leases are over %d exclusive tasks and %d others run", exclusive.count(), safe.count())
+		}
+		if s := n.Status(); !s.Isolated || s.HeartbeatAge < 5*time.Second {
+			t.Errorf("isolated %v, heartbeat %v old", s.Isolated, s.HeartbeatAge)
+		}
+		time.Sleep(time.Minute)
+		if exclusive.all.Load() != 10 || safe.all.Load() != 10 {
+			t.Errorf("while it is full: %d and %d starts", exclusive.all.Load(), safe.all.Load())
+		}
+		full.Store(false)
+		time.Sleep(30 * time.Second)
+		if exclusive.count() != 10 || safe.count() != 10 || safe.all.Load() != 10 || n.Status().Isolated {
+			t.Errorf("when there is room %d exclusive tasks and %d others run", exclusive.count(), safe.count())
+		}
+		n.end(t)
+		if names := heartbeatNames(t, memory); names != "" {
+			t.Errorf("left behind: %s", names)
+		}
+	})
+}
+
+// A node that starts on a full disk runs nothing exclusive, and begins when there
+// is room.
+func TestStartOnAFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 3)
+		setPolicy(t, memory, bothServices)
+		var room atomic.Bool
+		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			if !room.Load() && c.Op != "get" && c.Op != "list" {
+				return objstore.Fault{Before: syscall.ENOSPC}
+			}
+			return objstore.Fault{}
+		})
+		safe, exclusive := newRuns(), newRuns()
+		n := startNode(t, store, both("a", safe, exclusive))
+		time.Sleep(time.Minute)
+		if s := n.Status(); exclusive.all.Load() != 0 || s.Ready {
+			t.Errorf("%d exclusive tasks were started, ready %v", exclusive.all.Load(), s.Ready)
+		}
+		room.Store(true)
+		time.Sleep(20 * time.Second)
+		if exclusive.count() != 3 || safe.count() != 3 || !n.Status().Ready {
+			t.Errorf("with room, %d and %d run", exclusive.count(), safe.count())
+		}
+		n.end(t)
+	})
+}
+
+// Work that runs is not dropped because somebody has made a bad edit, or because
+// something cannot be read (COMPATIBILITY S10, HAZARDS H23).
+func TestBadEditsStopNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 10)
+		setPolicy(t, memory, bothServices)
+		var broken atomic.Value
+		broken.Store("-")
+		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			if c.Name == broken.Load() {
+				return objstore.Fault{Before: errors.New("away")}
+			}
+			return objstore.Fault{}
+		})
+		safe, exclusive := newRuns(), newRuns()
+		n := startNode(t, store, both("a", safe, exclusive))
+		time.Sleep(5 * time.Second)
+		policy, err := memory.Get(t.Context(), fleet.PolicyName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		entry := func(i int) string {
+			name, err := fleet.RegistryName(fmt.Sprintf("s3://bucket/db-%05d", i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return fleet.RegistryPrefix + name
+		}
+		put := func(name, body string) func(context.Context) error {
+			return func(ctx context.Context) error {
+				_, err := memory.Put(ctx, name, []byte(body))
+				return err
+			}
+		}
+		breaks := func(name string) func(context.Context) error {
+			return func(context.Context) error { broken.Store(name); return nil }
+		}
+		for _, edit := range []struct {
+			what  string
+			do    func(context.Context) error
+			quiet bool // nothing warns of it
+		}{
+			{"a policy that cannot be parsed", put(fleet.PolicyName, "[node\nheartbeat"), false},
+			{"a policy with a typo", put(fleet.PolicyName, strings.Replace(string(policy.Body), "config_poll", "config_pol", 1)), false},
+			{"a policy that is not valid", put(fleet.PolicyName, "[node]\nheartbeat_interval = \"1h\"\nheartbeat_timeout = \"1s\"\n"), false},
+			{"a policy that is gone", func(ctx context.Context) error { return memory.Delete(ctx, fleet.PolicyName) }, true},
+			{"a policy that cannot be read", breaks(fleet.PolicyName), false},
+			{"a registry that cannot be listed", breaks(fleet.RegistryPrefix), false},
+			{"a list of nodes that fails", breaks(fleet.HeartbeatPrefix), true},
+			{"an entry that cannot be parsed", put(entry(3), "services = ["), false},
+			{"an entry that is not valid", put(entry(4), "services = [\"gc\"]\n[gc.wal]\ninterval = \"0s\"\n"), false},
+		} {
+			if err := edit.do(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(15 * time.Second)
+			if safe.count() != 10 || exclusive.count() != 10 || safe.all.Load() != 10 || exclusive.all.Load() != 10 {
+				t.Errorf("%s: %d and %d run, after %d and %d starts", edit.what, safe.count(), exclusive.count(), safe.all.Load(), exclusive.all.Load())
+			}
+			if s := n.Status(); len(s.Warnings) == 0 && !edit.quiet {
+				t.Errorf("%s: nothing is said of it", edit.what)
+			}
+			broken.Store("-")
+			if err := put(fleet.PolicyName, string(policy.Body))(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		// And a good edit is followed.
+		if err := put(entry(3), "services = [\"gc\"]\n")(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if safe.count() != 10 || exclusive.count() != 9 {
+			t.Errorf("after a good edit %d and %d run", safe.count(), exclusive.count())
+		}
+		n.end(t)
+	})
+}
