@@ -23,7 +23,7 @@ test: servers ## run all tests; those whose server cannot be installed are skipp
 race: servers ## run all tests but scripts under the race detector
 	go test -race -skip '^(TestScripts|TestDocs)$$' ./...
 
-test-peers: ## test beside the real Sleet, which cargo builds once, for minutes (PEERSFLAGS='-seeds 1000')
+test-peers: ## test beside the real Sleet and MenteDB, which cargo builds once, for minutes (PEERSFLAGS='-seeds 1000')
 	cd test/peers && go test -tags peers -timeout 40m $(PEERSFLAGS)
 
 lint: ## vet and the pinned linter

@@ -21,12 +21,15 @@ type Crate struct {
 	Name, Version string
 	// Locked takes the versions of dependencies that the crate was released with.
 	Locked bool
+	// Needs are programs that its build starts.
+	Needs []string
 }
 
-// The releases of Sleet.
+// The peers. MenteDB's server is built with the newest dependencies that fit.
 var (
-	Sleet01 = Crate{Name: "sleet", Version: "0.1.0", Locked: true}
-	Sleet02 = Crate{Name: "sleet", Version: "0.2.0", Locked: true}
+	Sleet01   = Crate{Name: "sleet", Version: "0.1.0", Locked: true}
+	Sleet02   = Crate{Name: "sleet", Version: "0.2.0", Locked: true}
+	MenteDB45 = Crate{Name: "mentedb-server", Version: "0.45.0", Needs: []string{"protoc"}}
 )
 
 // InstallCrate makes sure that a program is in the cache, and returns its path.
@@ -50,6 +53,11 @@ func InstallCrate(ctx context.Context, crate Crate) (path string, err error) {
 	cargo, err := exec.LookPath("cargo")
 	if err != nil {
 		return fail(err)
+	}
+	for _, program := range crate.Needs {
+		if _, err := exec.LookPath(program); err != nil {
+			return fail(err)
+		}
 	}
 
 	unlock, err := lockedfile.MutexAt(home + ".lock").Lock()
