@@ -33,7 +33,8 @@ func newGossipViewCmd(a *app) *cobra.Command {
 		Long: `Show a node's view of the members of its fleet, as it tells it to other nodes. URL is
 the node's base URL; reading the view changes nothing there.
 
-A view has no ages, so it is read twice, --watch-for apart, and STATE is what that says:
+A view has no ages, so it is read again and again, for --watch-for at most and until
+each member has changed. STATE is what that says:
 
   live          its incarnation has risen
   new           it was not there at the first read
@@ -49,7 +50,7 @@ A view has no ages, so it is read twice, --watch-for apart, and STATE is what th
   unknown       with --once, which reads once
 
 --probe asks each member that has not changed at its own address, which has to be
-reachable from here. A member that only the first read shows is left out.`,
+reachable from here. A member that the last read does not show is left out.`,
 		Example: `  shardctl gossip view http://10.0.0.1:7420
   shardctl gossip view http://10.0.0.1:7420 --watch-for 15s --probe
   shardctl gossip view http://10.0.0.1:7420 --once -o name`,
@@ -63,9 +64,9 @@ reachable from here. A member that only the first read shows is left out.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.DurationVar(&o.watchFor, "watch-for", 7*time.Second, "time between the two reads; below two rounds of gossip live members may seem slow")
+	flags.DurationVar(&o.watchFor, "watch-for", 7*time.Second, "how long to watch at most; below two rounds of gossip live members may seem slow")
 	flags.DurationVar(&o.failureTimeout, "failure-timeout", membership.DefaultTimeout, "after how long without change the fleet takes a member for dead")
-	flags.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long to wait for the node in all, the time between the reads apart")
+	flags.DurationVar(&o.timeout, "timeout", 30*time.Second, "how long to wait for the node in all, the time between two reads apart")
 	flags.BoolVar(&o.once, "once", false, "read once, which does not tell who lives")
 	flags.BoolVar(&o.probe, "probe", false, "ask members that have not changed at their own addresses")
 	fromEnvironment(flags, "timeout")
@@ -80,7 +81,7 @@ type gossipViewResult struct {
 	SchemaVersion  int            `json:"schema_version"`
 	URL            string         `json:"url"`
 	Read           time.Time      `json:"read" jsonschema:"this machine's clock at the last read"`
-	WatchedSeconds float64        `json:"watched_seconds" jsonschema:"between the reads; 0 where there was one"`
+	WatchedSeconds float64        `json:"watched_seconds" jsonschema:"from the first read to the last; 0 where there was one"`
 	Members        []gossipMember `json:"members"`
 }
 
@@ -102,43 +103,20 @@ func (a *app) runGossipView(ctx context.Context, o *gossipViewOptions, url strin
 	case o.failureTimeout <= 0:
 		return usageError("--failure-timeout %v is not above 0", o.failureTimeout)
 	}
-	left := o.timeout
-	// read reads a view within what is left of the timeout.
-	read := func() ([]membership.Entry, error) {
-		start := a.now()
-		defer func() { left -= a.now().Sub(start) }()
-		readCtx, cancel := context.WithTimeout(ctx, left)
-		defer cancel()
-		entries, err := membership.ReadView(readCtx, nil, url)
-		if err != nil {
-			return nil, gossipError(err, url)
-		}
-		a.log.Info("view read", "url", url, "members", len(entries))
-		return entries, nil
+	options := membership.WatchOptions{For: o.watchFor, Timeout: o.failureTimeout, Wait: o.timeout}
+	if o.once {
+		options.For = 0
+	} else {
+		a.note("watching for %v at most whose incarnation rises", o.watchFor)
 	}
-	entries, err := read()
+	members, watched, err := membership.WatchView(ctx, url, options)
 	if err != nil {
-		return err
+		return gossipError(err, url)
 	}
-	members := membership.Look(entries)
-	watched := time.Duration(0)
-	if !o.once {
-		a.note("watching for %v whose incarnation rises", o.watchFor)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(o.watchFor):
-		}
-		watched = o.watchFor
-		again, err := read()
-		if err != nil {
-			return err
-		}
-		members = membership.Watch(entries, again, watched, o.failureTimeout)
-	}
+	a.log.Info("view watched", "url", url, "members", len(members), "for", watched)
 	readAt := a.now()
 	if o.probe {
-		probeCtx, cancel := context.WithTimeout(ctx, left)
+		probeCtx, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
 		probeMembers(probeCtx, members)
 		if ctx.Err() != nil {
@@ -198,6 +176,8 @@ func gossipError(err error, url string) error {
 		return (&exitError{code: exitUnreachable, err: err, object: url}).withHint("check the URL and the network, or raise --timeout")
 	case peer.Status == http.StatusNotFound:
 		return failure("%w", err).about(url).withHint("give the base URL of a node that gossips")
+	case peer.Status == http.StatusUnauthorized || peer.Status == http.StatusForbidden:
+		return failure("%w", err).about(url).withHint("something in front of the node wants credentials, and gossip has none: ask the node itself")
 	}
 	return failure("%w", err).about(url).withHint("check that a MenteDB or shardctl node is there")
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,7 +19,8 @@ import (
 )
 
 // gossipNode starts a node that gives its views one after the other, the last one
-// for ever, and returns its base URL. {self} in a view stands for that.
+// for ever, and returns its base URL. {self} in a view stands for that, and {reads}
+// for how often it was read.
 func gossipNode(t testing.TB, views ...string) string {
 	t.Helper()
 	server := newGossipServer(views)
@@ -28,6 +30,7 @@ func gossipNode(t testing.TB, views ...string) string {
 
 func newGossipServer(views []string) *httptest.Server {
 	var mu sync.Mutex
+	reads := 0
 	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if r.URL.Path != membership.GossipPath || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" || string(body) != "[]" {
@@ -39,8 +42,10 @@ func newGossipServer(views []string) *httptest.Server {
 		if len(views) > 1 {
 			views = views[1:]
 		}
+		reads++
+		replace := strings.NewReplacer("{self}", "http://"+r.Host, "{reads}", strconv.Itoa(reads))
 		mu.Unlock()
-		fmt.Fprint(w, strings.ReplaceAll(view, "{self}", "http://"+r.Host))
+		fmt.Fprint(w, replace.Replace(view))
 	}))
 }
 
@@ -59,6 +64,24 @@ func gossipNodeInScript(ts *testscript.TestScript, neg bool, args []string) {
 		views = append(views, os.Expand(ts.ReadFile(file), ts.Getenv))
 	}
 	server := newGossipServer(views)
+	ts.Defer(server.Close)
+	ts.Setenv(args[0], server.URL)
+}
+
+// httpNodeInScript is the command http-node of scripts: it starts a server that
+// gives everybody the same answer, and sets the variable to its base URL.
+//
+//	http-node VARIABLE STATUS BODY
+func httpNodeInScript(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: http-node VARIABLE STATUS BODY")
+	}
+	status, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		fmt.Fprint(w, args[2])
+	}))
 	ts.Defer(server.Close)
 	ts.Setenv(args[0], server.URL)
 }

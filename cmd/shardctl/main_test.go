@@ -29,7 +29,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		RequireUniqueNames:  true,
 		RequireExplicitExec: false,
-		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"gossip-node": gossipNodeInScript},
+		Cmds:                map[string]func(*testscript.TestScript, bool, []string){"gossip-node": gossipNodeInScript, "http-node": httpNodeInScript},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("NO_COLOR", "")
 			env.Setenv("SHARDCTL_OUTPUT", "")

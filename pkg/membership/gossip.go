@@ -194,12 +194,20 @@ func (e *PeerError) Error() string {
 // Unwrap returns the cause.
 func (e *PeerError) Unwrap() error { return e.Err }
 
+// CheckURL refuses what cannot be the base URL of a node.
+func CheckURL(url string) error {
+	if _, err := neturl.Parse(url); err != nil || !askable(url) {
+		return fmt.Errorf("%q is no base URL such as http://10.0.0.1:7420", url)
+	}
+	return nil
+}
+
 // ReadView reads the view of the node at a base URL, a MenteDB or shardctl one,
 // and changes nothing there (M9); that it is followed by [GossipPath] is no harm. The client is nil for one of its own; it never
 // follows a redirection. Errors are a [*PeerError], that of the URL apart.
 func ReadView(ctx context.Context, client *http.Client, url string) ([]Entry, error) {
-	if _, err := neturl.Parse(url); err != nil || !askable(url) {
-		return nil, fmt.Errorf("%q is no base URL such as http://10.0.0.1:7420", url)
+	if err := CheckURL(url); err != nil {
+		return nil, err
 	}
 	if client == nil {
 		client = newClient(nil)

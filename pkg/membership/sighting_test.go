@@ -1,8 +1,16 @@
 package membership
 
 import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // What `gossip view` says of members, case by case.
@@ -33,14 +41,19 @@ func TestWatch(t *testing.T) {
 		{"a watch of the failure timeout", first, 15 * time.Second,
 			map[string]Mark{"a": MarkLive, "heir": MarkNew, "old": MarkGhost, "stuck": MarkGhost, "left": MarkDeparted}},
 	} {
-		got := marks(Watch(tt.first, second, tt.watched, 15*time.Second))
+		w := NewWatcher(0)
+		w.Look(time.Hour, tt.first)
+		w.Look(time.Hour+tt.watched, second)
+		got := marks(w.Sightings(time.Hour + tt.watched))
 		for id, want := range tt.want {
 			if got[id] != want || len(got) != len(tt.want) {
 				t.Errorf("%s: %s is %q, want %q (%v)", tt.name, id, got[id], want, got)
 			}
 		}
 	}
-	if got := marks(Look(second)); got["a"] != MarkUnknown || got["left"] != MarkDeparted {
+	once := NewWatcher(0)
+	once.Look(0, second)
+	if got := marks(once.Sightings(0)); got["a"] != MarkUnknown || got["left"] != MarkDeparted {
 		t.Errorf("one look: %v", got)
 	}
 	for _, tt := range []struct {
@@ -61,4 +74,101 @@ func TestWatch(t *testing.T) {
 			t.Errorf("asked itself, the answer is %s: %q, want %q", tt.name, s.Mark, tt.want)
 		}
 	}
+}
+
+// A watch that goes on: what stops changing is dead after the failure timeout,
+// what is forgotten is left out, and comes back as new.
+func TestWatcherGoesOn(t *testing.T) {
+	w := NewWatcher(15 * time.Second)
+	look := func(second int, entries ...Entry) map[string]Mark {
+		now := time.Duration(second) * time.Second
+		w.Look(now, entries)
+		marks := map[string]Mark{}
+		for _, s := range w.Sightings(now) {
+			marks[s.ID] = s.Mark
+		}
+		return marks
+	}
+	at := func(id string, incarnation uint64) Entry {
+		return Entry{ID: id, Addr: "http://" + id, Incarnation: incarnation}
+	}
+	for _, tt := range []struct {
+		got  map[string]Mark
+		want map[string]Mark
+	}{
+		{look(0, at("a", 1), at("b", 1)), map[string]Mark{"a": MarkUnknown, "b": MarkUnknown}},
+		{look(3, at("a", 2), at("b", 1)), map[string]Mark{"a": MarkLive, "b": MarkSlow}},
+		{look(14, at("a", 2), at("b", 1)), map[string]Mark{"a": MarkLive, "b": MarkSlow}},
+		{look(15, at("a", 2), at("c", 9)), map[string]Mark{"a": MarkLive, "c": MarkNew}},
+		{look(18, at("a", 2), at("b", 1), at("c", 9)), map[string]Mark{"a": MarkGhost, "b": MarkNew, "c": MarkNew}},
+		{look(30, at("a", 3), at("b", 1), at("c", 9)), map[string]Mark{"a": MarkLive, "b": MarkNew, "c": MarkGhost}},
+	} {
+		if diff := cmp.Diff(tt.want, tt.got); diff != "" {
+			t.Errorf("(-want +got):\n%s", diff)
+		}
+	}
+	if s := w.Sightings(31 * time.Second); s[0].Age != time.Second || s[2].Age != 16*time.Second {
+		t.Errorf("ages are %v and %v", s[0].Age, s[2].Age)
+	}
+}
+
+// peerAt answers as a node whose view is what a function says.
+type peerAt func() []Entry
+
+func (p peerAt) RoundTrip(r *http.Request) (*http.Response, error) {
+	entries := p()
+	if entries == nil {
+		<-r.Context().Done()
+		return nil, r.Context().Err()
+	}
+	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(string(EncodeEntries(entries)))), Request: r}, nil
+}
+
+// A view is watched until all have changed, and no longer than is asked for.
+func TestWatchView(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		looks := 0
+		view := func(rise time.Duration, others ...Entry) *http.Client {
+			looks = 0
+			return &http.Client{Transport: peerAt(func() []Entry {
+				looks++
+				return append([]Entry{{"a", "http://a", uint64(time.Since(start) / rise), false}}, others...)
+			})}
+		}
+		for _, tt := range []struct {
+			name    string
+			client  *http.Client
+			longest time.Duration
+			want    time.Duration
+			mark    Mark
+			looks   int
+		}{
+			{"once", view(3 * time.Second), 0, 0, MarkUnknown, 1},
+			{"until it has changed", view(3 * time.Second), 15 * time.Second, 3 * time.Second, MarkLive, 4},
+			{"one that has left is not waited for", view(3*time.Second, Entry{"b", "http://b", 7, true}), 15 * time.Second, 3 * time.Second, MarkLive, 4},
+			{"to the end for one that does not change", view(3*time.Second, Entry{"b", "http://b", 7, false}), 15 * time.Second, 15 * time.Second, MarkLive, 16},
+			{"a short time", view(3 * time.Second), 1500 * time.Millisecond, 1500 * time.Millisecond, MarkSlow, 3},
+		} {
+			start, looks = time.Now(), 0
+			got, watched, err := WatchView(t.Context(), "http://a", WatchOptions{For: tt.longest, Client: tt.client})
+			if err != nil || watched != tt.want || looks != tt.looks || len(got) == 0 || got[0].Mark != tt.mark {
+				t.Errorf("%s: %v after %v and %d looks, %v; want %s after %v and %d", tt.name, got, watched, looks, err, tt.mark, tt.want, tt.looks)
+			}
+		}
+
+		// A node that falls silent is waited for as long as the bound says, the time
+		// between the looks apart.
+		start, looks = time.Now(), 0
+		silent := &http.Client{Transport: peerAt(func() []Entry {
+			if looks++; looks > 3 {
+				return nil
+			}
+			return []Entry{{"b", "http://b", 7, false}}
+		})}
+		_, _, err := WatchView(t.Context(), "http://a", WatchOptions{For: 15 * time.Second, Wait: 5 * time.Second, Client: silent})
+		if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took != 8*time.Second {
+			t.Errorf("a node that falls silent: %v after %v", err, took)
+		}
+	})
 }
