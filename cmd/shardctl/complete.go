@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -19,6 +20,7 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/inspect"
+	"github.com/shardctl/shardctl/pkg/membership"
 )
 
 // Limits of completions that ask a live root (H41).
@@ -78,7 +80,7 @@ func (a *app) completeFleets(_ *cobra.Command, _ []string, typed string) ([]cobr
 	var offered []cobra.Completion
 	for _, name := range slices.Sorted(maps.Keys(config.Fleets)) {
 		if strings.HasPrefix(name, typed) {
-			offered = append(offered, cobra.CompletionWithDesc(name, config.Fleets[name].Root.url))
+			offered = append(offered, cobra.CompletionWithDesc(name, cmp.Or(config.Fleets[name].Root.url, config.Fleets[name].Gossip.url)))
 		}
 	}
 	return offered, cobra.ShellCompDirectiveNoFileComp
@@ -184,6 +186,9 @@ func (a *app) namesFor(cmd *cobra.Command, prefix string) ([]offeredName, error)
 		if err != nil {
 			return nil, err
 		}
+		if s.Gossip != nil && prefix == fleet.HeartbeatPrefix {
+			return memberNames(s.Gossip.Members), nil
+		}
 		return names(func(yield func(string) bool) {
 			for _, source := range s.Sources() {
 				for _, o := range source.Objects {
@@ -194,7 +199,23 @@ func (a *app) namesFor(cmd *cobra.Command, prefix string) ([]offeredName, error)
 			}
 		}), nil
 	}
+	if f := cmd.Flags().Lookup("gossip"); f != nil && f.Value.String() != "" && prefix == fleet.HeartbeatPrefix {
+		found, err := inspect.WatchGossip(ctx, f.Value.String(), membership.WatchOptions{}) // one look: the dead have names, too
+		if err != nil {
+			return nil, err
+		}
+		return memberNames(found.Members), nil
+	}
 	return a.liveNames(ctx, &rootFlags{root: cmd.Flag("root").Value.String(), timeout: completionBudget}, prefix)
+}
+
+// memberNames are the members of a gossiping fleet.
+func memberNames(members []inspect.GossipMember) []offeredName {
+	var all []offeredName
+	for _, m := range members {
+		all = append(all, offeredName{Name: m.ID})
+	}
+	return all
 }
 
 // liveNames lists a root, unless it was asked just now.

@@ -10,7 +10,7 @@ import (
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
-// sourceFlags say where nodes and keys come from: lists, or a fleet root.
+// sourceFlags say where nodes and keys come from: lists, a fleet root, or for nodes a gossiping fleet.
 type sourceFlags struct {
 	root   rootFlags
 	nodes  nodeFlags
@@ -20,6 +20,7 @@ type sourceFlags struct {
 
 func (f *sourceFlags) bind(cmd *cobra.Command) {
 	f.root.bind(cmd)
+	f.root.bindGossip(cmd)
 	f.nodes.bind(cmd)
 	f.scheme.bind(cmd)
 	f.keys.bind(cmd)
@@ -50,7 +51,8 @@ func (p *placed) label() string {
 // source is what commands that place keys work on.
 type source struct {
 	scheme *placement.Scheme
-	root   string // canonical URL; "" for lists
+	root   string        // canonical URL; "" for lists
+	gossip *gossipSource // nil unless nodes come from a gossiping fleet
 	sets   []*placed
 	// all tells that the sets are the assignments of a whole fleet.
 	all bool
@@ -64,15 +66,30 @@ func (s *source) close() {
 	}
 }
 
-// open finds nodes and keys. Where no keys are given, lists leave keys nil, and a root gives the
-// databases of its registry.
+// open finds nodes and keys. Where no keys are given, a root gives the databases of its registry, and
+// others leave keys nil.
 func (f *sourceFlags) open(ctx context.Context, a *app, cmd *cobra.Command, args []string) (*source, error) {
-	if f.root.given() && !cmd.Flags().Changed("scheme") {
+	if err := onceFromInput(args, f.nodes.file, f.keys.file, f.root.snapshot); err != nil {
+		return nil, err
+	}
+	if err := f.root.checkGossip(cmd); err != nil {
+		return nil, err
+	}
+	gossips, err := f.gossips(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	isRoot := f.root.given() && !gossips
+	switch {
+	case cmd.Flags().Changed("scheme"):
+	case isRoot:
 		f.scheme.name = "sleet" // the hash of a Sleet root is frozen
+	case gossips:
+		f.scheme.name = "mentedb" // as is that of nodes that gossip
 	}
 	all := f.scheme.service == allServices
 	if all {
-		if !f.root.given() {
+		if !isRoot {
 			return nil, usageError("--service all is the assignments of a fleet").withHint("name the fleet with --root or --snapshot")
 		}
 		if f.scheme.target != "" {
@@ -84,11 +101,11 @@ func (f *sourceFlags) open(ctx context.Context, a *app, cmd *cobra.Command, args
 	if err != nil {
 		return nil, err
 	}
-	if err := onceFromInput(args, f.nodes.file, f.keys.file, f.root.snapshot); err != nil {
-		return nil, err
-	}
-	if f.root.given() {
+	switch {
+	case isRoot:
 		return f.openRoot(ctx, a, args, scheme, all)
+	case gossips:
+		return f.openGossip(ctx, a, args, scheme)
 	}
 	nodes, err := f.nodes.read(ctx, a, "nodes")
 	if err != nil {
@@ -99,6 +116,36 @@ func (f *sourceFlags) open(ctx context.Context, a *app, cmd *cobra.Command, args
 		return nil, err
 	}
 	return &source{scheme: scheme, sets: []*placed{{service: f.scheme.service, target: f.scheme.target, nodes: nodes, keys: keys, holders: 1}}}, nil
+}
+
+// gossips tells whether nodes come from a gossiping fleet, or a snapshot of one.
+func (f *sourceFlags) gossips(ctx context.Context, a *app) (bool, error) {
+	if f.root.gossip != "" || f.root.snapshot == "" || f.root.root != "" {
+		return f.root.gossip != "", nil
+	}
+	s, err := a.loadSnapshot(ctx, &f.root)
+	return err == nil && s.Gossip != nil, err
+}
+
+func (f *sourceFlags) openGossip(ctx context.Context, a *app, args []string, scheme *placement.Scheme) (*source, error) {
+	if f.nodes.given() {
+		return nil, errTwoPlaces
+	}
+	keys, err := f.keys.open(ctx, a, args, f.scheme.suffix())
+	if err != nil {
+		return nil, err
+	}
+	s := &source{scheme: scheme, sets: []*placed{{service: f.scheme.service, target: f.scheme.target, keys: keys, holders: 1}}}
+	found, err := a.readGossip(ctx, &f.root)
+	if err == nil {
+		s.gossip = newGossipSource(found.Gossip)
+		s.sets[0].nodes, err = a.gossipNodes(found.Gossip)
+	}
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
 }
 
 func (f *sourceFlags) openRoot(ctx context.Context, a *app, args []string, scheme *placement.Scheme, all bool) (*source, error) {

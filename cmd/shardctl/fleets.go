@@ -18,6 +18,7 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/membership"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -30,10 +31,11 @@ type userConfig struct {
 
 // userFleet is a table [fleets.NAME] of it.
 type userFleet struct {
-	// Root is the fleet root; NodesFile a list of nodes, relative to the config file, for a fleet
-	// without one.
-	Root      rootURL `toml:"root"`
-	NodesFile string  `toml:"nodes_file"`
+	// Root is the fleet root; Gossip a node of a gossiping fleet and NodesFile a list of nodes,
+	// relative to the config file, for fleets without one.
+	Root      rootURL   `toml:"root"`
+	Gossip    gossipURL `toml:"gossip"`
+	NodesFile string    `toml:"nodes_file"`
 	// Leases is where its leases are, if not in the root.
 	Leases string     `toml:"leases"`
 	Scheme schemeName `toml:"scheme"`
@@ -51,6 +53,15 @@ func (u *rootURL) UnmarshalText(text []byte) error {
 	canonical, err := fleet.CanonicalURL(string(text))
 	u.url = canonical
 	return err
+}
+
+// gossipURL is the base URL of a node that gossips.
+type gossipURL struct{ url string }
+
+// UnmarshalText checks the URL, so that an error has its line.
+func (u *gossipURL) UnmarshalText(text []byte) error {
+	u.url = string(text)
+	return membership.CheckURL(u.url)
 }
 
 // schemeName is the name of a placement scheme.
@@ -98,8 +109,8 @@ func (a *app) config() (*userConfig, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Fleets)) {
 		f := c.Fleets[name]
-		if f.Root.url == "" && f.NodesFile == "" && f.Leases == "" {
-			return nil, failure("config file %s: fleet %q has neither root nor nodes_file nor leases", path, name).about(path).withHint("give it a root = \"s3://bucket/fleet\"")
+		if f.Root.url == "" && f.Gossip.url == "" && f.NodesFile == "" && f.Leases == "" {
+			return nil, failure("config file %s: fleet %q has neither root nor gossip nor nodes_file nor leases", path, name).about(path).withHint("give it a root = \"s3://bucket/fleet\"")
 		}
 		if f.NodesFile != "" && !filepath.IsAbs(f.NodesFile) {
 			f.NodesFile = filepath.Join(filepath.Dir(path), f.NodesFile)
@@ -111,7 +122,7 @@ func (a *app) config() (*userConfig, error) {
 
 // configError says what is wrong with a config file, and in which line.
 func configError(path string, err error) *exitError {
-	const known = "a table [fleets.NAME] has root, nodes_file, leases, scheme, protected and read_only"
+	const known = "a table [fleets.NAME] has root, gossip, nodes_file, leases, scheme, protected and read_only"
 	var unknown *toml.StrictMissingError
 	if errors.As(err, &unknown) && len(unknown.Errors) > 0 {
 		first := unknown.Errors[0]
@@ -159,10 +170,10 @@ func (a *app) applyFleet(cmd *cobra.Command) error {
 		return nil
 	}
 	name := flag.Value.String()
-	if other := givenOf(cmd, "root", "snapshot", "nodes", "nodes-file"); other != "" {
+	if other := givenOf(cmd, "root", "snapshot", "gossip", "nodes", "nodes-file"); other != "" {
 		return usageError("--fleet and --%s are both given", other).withHint("give one of them")
 	}
-	for _, other := range []string{"root", "snapshot"} {
+	for _, other := range []string{"root", "snapshot", "gossip"} {
 		if f := flags.Lookup(other); f != nil && f.Value.String() != "" {
 			return usageError("$SHARDCTL_FLEET and $SHARDCTL_%s are both set", strings.ToUpper(other)).withHint("unset one of them, or use a flag")
 		}
@@ -175,18 +186,31 @@ func (a *app) applyFleet(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	for _, value := range []struct{ flag, value string }{{"root", f.Root.url}, {"leases", f.Leases}, {"nodes-file", f.NodesFile}, {"scheme", f.Scheme.name}} {
-		target := flags.Lookup(value.flag)
-		switch {
-		case value.value == "" || target == nil || target.Changed:
-			continue
-		case value.flag != "root" && value.flag != "leases" && f.Root.url != "" && flags.Lookup("root") != nil:
-			continue // a root has its own nodes and scheme
+	set := func(name, value string) error {
+		target := flags.Lookup(name)
+		if value == "" || target == nil || target.Changed {
+			return nil
 		}
-		if err := flags.Set(value.flag, value.value); err != nil {
+		err := flags.Set(name, value)
+		// The scheme is the fleet's own, wherever its name comes from.
+		target.Changed = flag.Changed || name == "scheme"
+		return err
+	}
+	if err := set("leases", f.Leases); err != nil {
+		return err
+	}
+	// The first of these that the command takes says who the nodes are.
+	for _, place := range []struct{ flag, value string }{{"root", f.Root.url}, {"gossip", f.Gossip.url}, {"nodes-file", f.NodesFile}} {
+		if place.value == "" || flags.Lookup(place.flag) == nil {
+			continue
+		}
+		if err := set(place.flag, place.value); err != nil {
 			return err
 		}
-		target.Changed = flag.Changed
+		if place.flag == "root" { // whose scheme is frozen
+			return nil
+		}
+		return set("scheme", f.Scheme.name)
 	}
 	if f.Root.url == "" && flags.Lookup("nodes-file") == nil && (f.Leases == "" || flags.Lookup("leases") == nil) {
 		return failure("fleet %q has no root, and %s needs one", name, cmd.CommandPath()).about(name).withHint("give it one in %s", config.path)
@@ -289,7 +313,10 @@ configuration folder (~/.config on Linux):
   [fleets.mail]
   leases = "etcd://10.0.0.1:2379/mail"   # where its leases are, if not in a root
 
-  [fleets.accounts]   # a fleet without a root
+  [fleets.memory]
+  gossip = "http://10.0.0.1:7420"   # a node of a fleet that gossips
+
+  [fleets.accounts]   # a fleet that is a list
   nodes_file = "accounts-nodes.txt"
   scheme = "xxh64"`,
 		Example: `  shardctl fleets list
@@ -309,6 +336,7 @@ type fleetsResult struct {
 type fleetResult struct {
 	Name      string `json:"name"`
 	Root      string `json:"root,omitempty"`
+	Gossip    string `json:"gossip,omitempty" jsonschema:"base URL of a node of a gossiping fleet"`
 	NodesFile string `json:"nodes_file,omitempty"`
 	Leases    string `json:"leases,omitempty" jsonschema:"where its leases are, if not in the root"`
 	Scheme    string `json:"scheme,omitempty"`
@@ -322,11 +350,11 @@ func (a *app) runFleetsList() error {
 		return err
 	}
 	result := fleetsResult{SchemaVersion: 1, File: config.path, Fleets: []fleetResult{}}
-	table := render.Table{Columns: []render.Column{{Name: "NAME"}, {Name: "CHANGES"}, {Name: "ROOT"}, {Name: "NODES-FILE", Wide: true}, {Name: "LEASES", Wide: true}, {Name: "SCHEME", Wide: true}}}
+	table := render.Table{Columns: []render.Column{{Name: "NAME"}, {Name: "CHANGES"}, {Name: "ROOT"}, {Name: "GOSSIP", Wide: true}, {Name: "NODES-FILE", Wide: true}, {Name: "LEASES", Wide: true}, {Name: "SCHEME", Wide: true}}}
 	names := slices.Sorted(maps.Keys(config.Fleets))
 	for _, name := range names {
 		f := config.Fleets[name]
-		result.Fleets = append(result.Fleets, fleetResult{name, f.Root.url, f.NodesFile, f.Leases, f.Scheme.name, f.Protected, f.ReadOnly})
+		result.Fleets = append(result.Fleets, fleetResult{name, f.Root.url, f.Gossip.url, f.NodesFile, f.Leases, f.Scheme.name, f.Protected, f.ReadOnly})
 		changes := render.Text("free")
 		switch {
 		case f.ReadOnly:
@@ -334,7 +362,7 @@ func (a *app) runFleetsList() error {
 		case f.Protected:
 			changes = render.Text("protected").With(render.Look)
 		}
-		table.Rows = append(table.Rows, []render.Cell{render.Text(name), changes, textOr(f.Root.url), textOr(f.NodesFile), textOr(f.Leases), textOr(f.Scheme.name)})
+		table.Rows = append(table.Rows, []render.Cell{render.Text(name), changes, textOr(f.Root.url), textOr(f.Gossip.url), textOr(f.NodesFile), textOr(f.Leases), textOr(f.Scheme.name)})
 	}
 	if len(names) == 0 {
 		a.note("no fleets are named in %s", config.path)

@@ -215,6 +215,12 @@ func (g generated) schemas(t *testing.T) {
 	}
 }
 
+// Views of a node that gossips: one member rises with each read, one does not.
+const (
+	risingView = `[{"id":"a","addr":"http://a","incarnation":{reads},"departed":false}]`
+	stuckView  = `[{"id":"a","addr":"http://a","incarnation":{reads},"departed":false},{"id":"b","addr":"","incarnation":1,"departed":false},{"id":"c","addr":"","incarnation":1,"departed":true}]`
+)
+
 // TestOutputMatchesSchema checks real output against the schemas.
 func TestOutputMatchesSchema(t *testing.T) {
 	sleet := []string{"--scheme", "sleet", "--nodes", "sleet-1,sleet-2,sleet-3,sleet-4,sleet-5"}
@@ -240,6 +246,14 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"fleets-list", []string{"fleets", "list"}},
 		{"gossip-view", []string{"gossip", "view", gossipNode(t, `[{"id":"a","addr":"http://a","incarnation":18446744073709551615,"departed":false}]`, "[]"), "--watch-for", "1ms"}},
 		{"gossip-view", []string{"gossip", "view", gossipNode(t, `[{"id":"a","addr":"","incarnation":1,"departed":true}]`), "--once"}},
+		{"owner", []string{"owner", "--gossip", gossipNode(t, stuckView), "--watch-for", "1ms", "k"}},
+		{"rebalance-plan", append([]string{"rebalance-plan", "--gossip", gossipNode(t, risingView), "--add", "x"}, keys...)},
+		{"placement-check", []string{"placement", "check", "--gossip", gossipNode(t, stuckView), "--watch-for", "1ms"}},
+		{"placement-compare", []string{"placement", "compare", "--gossip", gossipNode(t, risingView), "--synthetic", "%d:500"}},
+		{"nodes-list", []string{"nodes", "list", "--gossip", gossipNode(t, stuckView), "--watch-for", "1ms"}},
+		{"status", []string{"status", "--gossip", gossipNode(t, stuckView), "--watch-for", "1ms"}},
+		{"wait", []string{"wait", "--gossip", gossipNode(t, stuckView), "--for", "live=a", "--interval", "1ms"}},
+		{"snapshot", []string{"snapshot", "save", "--gossip", gossipNode(t, stuckView), "--watch-for", "1ms", filepath.Join(t.TempDir(), "members.json")}},
 		{"snapshot", []string{"snapshot", "show", exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", exampleSnapshot, exampleSnapshot}},
 		{"snapshot-diff", []string{"snapshot", "diff", earlierSnapshot, exampleSnapshot}},

@@ -32,12 +32,18 @@ Answers come in the order of the keys.
 
 With --root (or a snapshot) the nodes are the live ones that offer the service, and
 the keys the databases of its registry, unless some are given. --service all names
-the nodes of every assignment.`,
+the nodes of every assignment.
+
+With --gossip (or a snapshot) the nodes are the live ones of a fleet that gossips,
+and the scheme is mentedb, unless another is given. Who is live takes watching the
+view of the node for some seconds. That is where a key belongs: who holds it meanwhile
+only the node knows.`,
 		Example: `  shardctl owner --nodes a,b,c acct-42
   shardctl owner --nodes a,b=2,c --top 2 --explain acct-42
   shardctl owner --scheme sleet --service gc --nodes-file nodes.txt s3://acme-prod/tenants/0042
   shardctl owner --nodes-file nodes.txt -o name - < keys.txt
-  shardctl owner --root s3://bucket/fleet --service all`,
+  shardctl owner --root s3://bucket/fleet --service all
+  shardctl owner --gossip http://10.0.0.1:7420 acct-42`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runOwner(cmd.Context(), cmd, o, args) },
 	}
 	o.bind(cmd)
@@ -50,11 +56,12 @@ the nodes of every assignment.`,
 
 // ownerHead and ownerResult are what `owner` prints.
 type ownerHead struct {
-	SchemaVersion int    `json:"schema_version"`
-	Root          string `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
-	Scheme        string `json:"scheme"`
-	Service       string `json:"service,omitempty"`
-	Target        string `json:"target,omitempty"`
+	SchemaVersion int           `json:"schema_version"`
+	Root          string        `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
+	Gossip        *gossipSource `json:"gossip,omitempty" jsonschema:"where nodes come from a gossiping fleet"`
+	Scheme        string        `json:"scheme"`
+	Service       string        `json:"service,omitempty"`
+	Target        string        `json:"target,omitempty"`
 }
 
 type ownerResult struct {
@@ -84,6 +91,10 @@ func (a *app) runOwner(ctx context.Context, cmd *cobra.Command, o *ownerOptions,
 	if o.top < 1 {
 		return usageError("--top %d is not a number from 1 up", o.top)
 	}
+	noKeys := usageError("no keys are given").withHint("give them as arguments, or with --keys-file FILE, or - for standard input")
+	if o.root.gossip != "" && !o.keys.given(args) { // before the fleet is watched
+		return noKeys
+	}
 	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {
 		return err
@@ -92,12 +103,12 @@ func (a *app) runOwner(ctx context.Context, cmd *cobra.Command, o *ownerOptions,
 	view := ownerView{explain: o.explain, all: from.all}
 	for _, set := range from.sets {
 		if set.keys == nil {
-			return usageError("no keys are given").withHint("give them as arguments, or with --keys-file FILE, or - for standard input")
+			return noKeys
 		}
 		view.weighted = view.weighted || set.nodes.Weighted()
 		view.columns = max(view.columns, min(o.holders(set, cmd), set.nodes.Len()))
 	}
-	head := ownerHead{SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, Service: o.scheme.service, Target: o.scheme.target}
+	head := ownerHead{SchemaVersion: 1, Root: from.root, Gossip: from.gossip, Scheme: o.scheme.name, Service: o.scheme.service, Target: o.scheme.target}
 	list, err := a.printer().NewList(head, "results", view.header())
 	if err != nil {
 		return err

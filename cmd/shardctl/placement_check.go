@@ -27,10 +27,11 @@ inherits the keys of each node, and what the next node will move.
 
 Keys are those given, or else three families of made-up ones. With --suggest N it
 prints N names that pass; for that it needs no nodes. With --root the live nodes are
-checked with the databases of the registry.`,
+checked with the databases of the registry, with --gossip those of a gossiping fleet.`,
 		Example: `  shardctl placement check --scheme sleet --nodes sleet-1,sleet-2,sleet-3
   shardctl placement check --scheme mentedb --nodes-file nodes.txt --keys-file accounts.txt --detailed-exitcode
   shardctl placement check --root s3://bucket/fleet --service all
+  shardctl placement check --gossip http://10.0.0.1:7420
   shardctl placement check --scheme sleet --suggest 10 -o name`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runPlacementCheck(cmd.Context(), cmd, o, args) },
 	}
@@ -47,6 +48,7 @@ checked with the databases of the registry.`,
 type checkResult struct {
 	SchemaVersion int                 `json:"schema_version"`
 	Root          string              `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
+	Gossip        *gossipSource       `json:"gossip,omitempty" jsonschema:"where nodes come from a gossiping fleet"`
 	Scheme        string              `json:"scheme"`
 	Service       string              `json:"service,omitempty"`
 	Target        string              `json:"target,omitempty"`
@@ -85,7 +87,7 @@ func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *plac
 	}
 	from := &source{sets: []*placed{{nodes: fleetNodes{code: exitUsage}}}}
 	var err error
-	nodesGiven := o.nodes.given() || o.root.given()
+	nodesGiven := o.nodes.given() || o.root.given() || o.root.gossip != ""
 	if nodesGiven || o.suggest == 0 {
 		from, err = o.open(ctx, a, cmd, args)
 	} else if from.scheme, err = o.scheme.scheme(cmd); err == nil {
@@ -95,7 +97,7 @@ func (a *app) runPlacementCheck(ctx context.Context, cmd *cobra.Command, o *plac
 		return err
 	}
 	defer from.close()
-	result := &checkResult{SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, Findings: []placement.Finding{}}
+	result := &checkResult{SchemaVersion: 1, Root: from.root, Gossip: from.gossip, Scheme: o.scheme.name, Findings: []placement.Finding{}}
 	if o.suggest > 0 && from.all {
 		return usageError("--suggest looks at one service").withHint("name it with --service")
 	}
@@ -249,7 +251,7 @@ func (r *checkResult) document(nodesGiven bool) render.Document {
 
 func (r *checkResult) print(p *render.Printer, nodesGiven bool) error {
 	w := &textWriter{p: p}
-	w.line("%s, %d nodes", schemeTitle(r.Root, r.Scheme, r.Service, r.Target), len(r.Families[0].Nodes))
+	w.line("%s, %d nodes", schemeTitle(r.Root, r.Gossip.at(), r.Scheme, r.Service, r.Target), len(r.Families[0].Nodes))
 	w.line("")
 	w.table(r.familyTable())
 	worst := r.worst()

@@ -15,6 +15,7 @@ import (
 )
 
 type placementCompareOptions struct {
+	place   rootFlags // of which a gossiping fleet is taken alone
 	nodes   nodeFlags
 	change  changeFlags
 	keys    keyFlags
@@ -34,7 +35,8 @@ much is kept for it.
 Without a change the next node joins; without keys there are 100,000 made-up ones.
 All schemes hash the same bytes of each key.`,
 		Example: `  shardctl placement compare --nodes a,b,c
-  shardctl placement compare --nodes-file nodes.txt --remove node-3 --keys-file keys.txt --schemes xxh64,ring,jump`,
+  shardctl placement compare --nodes-file nodes.txt --remove node-3 --keys-file keys.txt --schemes xxh64,ring,jump
+  shardctl placement compare --gossip http://10.0.0.1:7420 --schemes mentedb,xxh64`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.runPlacementCompare(cmd.Context(), cmd, o, args)
 		},
@@ -42,6 +44,10 @@ All schemes hash the same bytes of each key.`,
 	o.nodes.bind(cmd)
 	o.change.bind(cmd)
 	flags := cmd.Flags()
+	flags.DurationVar(&o.place.timeout, "timeout", 30*time.Second, "")
+	completeWith(cmd, "timeout")
+	o.place.bindGossip(cmd)
+	flags.Lookup("timeout").Usage = strings.Replace(flags.Lookup("timeout").Usage, "the store or the node", "the node of --gossip", 1)
 	flags.StringVar(&o.keys.file, "keys-file", "", "file of keys, one a line; - is standard input")
 	flags.StringVar(&o.keys.synthetic, "synthetic", "", "made-up keys: a pattern and a count, such as 'acct-%d:1000000'")
 	flags.StringSliceVar(&o.schemes, "schemes", placement.Names(), "schemes to compare")
@@ -56,6 +62,7 @@ All schemes hash the same bytes of each key.`,
 // compareResult is what `placement compare` prints.
 type compareResult struct {
 	SchemaVersion int             `json:"schema_version"`
+	Gossip        *gossipSource   `json:"gossip,omitempty" jsonschema:"where nodes come from a gossiping fleet"`
 	Keys          uint64          `json:"keys"`
 	Change        string          `json:"change" jsonschema:"as a scenario file has it"`
 	Schemes       []compareScheme `json:"schemes"`
@@ -97,7 +104,10 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 	if err := onceFromInput(args, o.nodes.file, o.keys.file, o.change.to.file); err != nil {
 		return err
 	}
-	before, err := o.nodes.read(ctx, a, "nodes")
+	if err := o.place.checkGossip(cmd); err != nil {
+		return err
+	}
+	before, gossip, err := o.before(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -117,7 +127,7 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 	if err != nil {
 		return err
 	}
-	result := &compareResult{SchemaVersion: 1, Change: differenceOf(before, after)}
+	result := &compareResult{SchemaVersion: 1, Gossip: gossip, Change: differenceOf(before, after)}
 	for _, s := range schemes {
 		one, count, err := a.compareOne(ctx, s, before.NodeSet, after.NodeSet, families[0])
 		var weights *placement.WeightsError
@@ -132,6 +142,23 @@ func (a *app) runPlacementCompare(ctx context.Context, cmd *cobra.Command, o *pl
 		result.Schemes = append(result.Schemes, compareScheme{Scheme: s.Name, Result: one})
 	}
 	return a.printer().Print(result.document(before.Len(), after.Len()))
+}
+
+// before reads the nodes as they are.
+func (o *placementCompareOptions) before(ctx context.Context, a *app) (fleetNodes, *gossipSource, error) {
+	if o.place.gossip == "" {
+		nodes, err := o.nodes.read(ctx, a, "nodes")
+		return nodes, nil, err
+	}
+	if o.nodes.given() {
+		return fleetNodes{}, nil, errTwoPlaces
+	}
+	found, err := a.readGossip(ctx, &o.place)
+	if err != nil {
+		return fleetNodes{}, nil, err
+	}
+	nodes, err := a.gossipNodes(found.Gossip)
+	return nodes, newGossipSource(found.Gossip), err
 }
 
 // open opens the keys, which every scheme takes as they are.

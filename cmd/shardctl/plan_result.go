@@ -12,12 +12,13 @@ import (
 
 // planResult is what `rebalance-plan` prints.
 type planResult struct {
-	SchemaVersion int    `json:"schema_version"`
-	Root          string `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
-	Scheme        string `json:"scheme"`
-	ToScheme      string `json:"to_scheme,omitempty" jsonschema:"where the scheme changes"`
-	Service       string `json:"service,omitempty"`
-	Target        string `json:"target,omitempty"`
+	SchemaVersion int           `json:"schema_version"`
+	Root          string        `json:"root,omitempty" jsonschema:"where nodes come from a fleet root"`
+	Gossip        *gossipSource `json:"gossip,omitempty" jsonschema:"where nodes come from a gossiping fleet"`
+	Scheme        string        `json:"scheme"`
+	ToScheme      string        `json:"to_scheme,omitempty" jsonschema:"where the scheme changes"`
+	Service       string        `json:"service,omitempty"`
+	Target        string        `json:"target,omitempty"`
 
 	Keys             uint64   `json:"keys"`
 	Skipped          int      `json:"skipped_lines,omitempty" jsonschema:"empty lines of the key list"`
@@ -132,7 +133,7 @@ func newPlanInputs(sets []*plannedSet, keys *keyDigest) *planInputs {
 func newPlanResult(o *rebalancePlanOptions, from *source, plan *placement.Plan, stages []roundStage) *planResult {
 	step := plan.Overall
 	r := &planResult{
-		SchemaVersion: 1, Root: from.root, Scheme: o.scheme.name, ToScheme: o.scheme.to, Service: o.scheme.service, Target: o.scheme.target,
+		SchemaVersion: 1, Root: from.root, Gossip: from.gossip, Scheme: o.scheme.name, ToScheme: o.scheme.to, Service: o.scheme.service, Target: o.scheme.target,
 		Keys: plan.Keys, Moved: step.Moved(), MovedFraction: step.MovedFraction(), MinimumFraction: step.MinimumFraction(),
 		Flows:    []planFlow{},
 		Balance:  planBalance{newBalanceResult(step.BalanceBefore()), newBalanceResult(step.BalanceAfter())},
@@ -242,8 +243,8 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 		scheme += " to " + r.title(r.ToScheme)
 	}
 	w := &textWriter{p: p}
-	if r.Root != "" {
-		w.line("%s", r.Root)
+	if at := r.Root + r.Gossip.at(); at != "" {
+		w.line("%s", at)
 	}
 	w.line("%s, %d to %d nodes, %d keys", scheme, from.Nodes.Len(), to.Nodes.Len(), r.Keys)
 	moved := fmt.Sprintf("moved    %d keys, %.2f%%; unavoidable are %.2f%%", r.Moved, 100*r.MovedFraction, 100*r.MinimumFraction)

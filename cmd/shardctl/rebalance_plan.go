@@ -46,7 +46,8 @@ scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
   shardctl rebalance-plan --nodes-file nodes.txt --remove node-3 --keys-file keys.txt --moves moves.csv
   shardctl rebalance-plan --scheme sleet --nodes-file nodes.txt --add 7-sleet-node - < databases.txt
   shardctl rebalance-plan --nodes a,b --to-nodes c,d --steps --synthetic 'acct-%d:100000' -o json
-  shardctl rebalance-plan --root s3://bucket/fleet --service all --add 7-sleet-node,8-sleet-node`,
+  shardctl rebalance-plan --root s3://bucket/fleet --service all --add 7-sleet-node,8-sleet-node
+  shardctl rebalance-plan --gossip http://10.0.0.1:7420 --add node-d --keys-file accounts.txt`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runRebalancePlan(cmd.Context(), cmd, o, args) },
 	}
 	o.bind(cmd)
@@ -73,6 +74,15 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 	if err := o.checkFiles(args); err != nil {
 		return err
 	}
+	noKeys := usageError("no keys are given").withHint("use --keys-file FILE, or - for standard input, or --synthetic 'acct-%%d:1000000'")
+	if o.root.gossip != "" { // before the fleet is watched
+		switch {
+		case !o.keys.given(args):
+			return noKeys
+		case !o.changes():
+			return errNoChange
+		}
+	}
 	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {
 		return err
@@ -85,7 +95,7 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 			return err
 		}
 		if set.keys == nil {
-			return usageError("no keys are given").withHint("use --keys-file FILE, or - for standard input, or --synthetic 'acct-%%d:1000000'")
+			return noKeys
 		}
 		plain := make([]placement.Stage, len(stages))
 		for i, s := range stages {
@@ -98,6 +108,14 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 		plans = append(plans, &plannedSet{set, stages, planner})
 	}
 	return a.plan(ctx, o, from, plans)
+}
+
+// errNoChange says that there is nothing to plan.
+var errNoChange = usageError("no change is given").withHint("use --add, --remove, --set-weight, --to-nodes, --to-scheme or --scenario")
+
+// changes says that a change is given.
+func (o *rebalancePlanOptions) changes() bool {
+	return o.change.given() || o.scheme.to != "" || o.scenario != ""
 }
 
 // plannedSet is a set of keys with the stages that its nodes go through.
@@ -131,8 +149,8 @@ func (o *rebalancePlanOptions) stages(ctx context.Context, a *app, cmd *cobra.Co
 		}
 		return stages, fleetNodes{nodes, "scenario " + o.scenario, exitFailed}, nil
 	}
-	if !o.change.given() && o.scheme.to == "" {
-		return nil, before, usageError("no change is given").withHint("use --add, --remove, --set-weight, --to-nodes, --to-scheme or --scenario")
+	if !o.changes() {
+		return nil, before, errNoChange
 	}
 	after, err := o.change.apply(ctx, a, before)
 	if err != nil {

@@ -20,11 +20,17 @@ type rootFlags struct {
 	fleet    string // of the config file; it has been put into root before a command runs
 	snapshot string
 	timeout  time.Duration
+	// gossip is the base URL of a node of a gossiping fleet, for the commands that
+	// take one, and watchFor how long its view is watched.
+	gossip   string
+	watchFor time.Duration
+
+	loaded *inspect.Snapshot // what is in the file, once it was read
 }
 
 // placeFlags say which fleet a command works on. One of them on the command line
 // hides the variables of the others.
-var placeFlags = []string{"root", "snapshot", "fleet", "nodes", "nodes-file", "leases"}
+var placeFlags = []string{"root", "snapshot", "fleet", "gossip", "nodes", "nodes-file", "leases"}
 
 // bind adds the flags of commands that read a root, or a snapshot of one.
 func (f *rootFlags) bind(cmd *cobra.Command) {
@@ -85,8 +91,11 @@ func (a *app) readAnyFleet(ctx context.Context, f *rootFlags, parts inspect.Part
 		return nil, usageError("--root and --snapshot are both given").withHint("give one of them")
 	case f.snapshot != "":
 		var err error
-		if snapshot, err = readFile(ctx, a, f.snapshot, "snapshot", inspect.ReadSnapshot); err != nil {
+		if snapshot, err = a.loadSnapshot(ctx, f); err != nil {
 			return nil, err
+		}
+		if snapshot.Gossip != nil {
+			return nil, failure("snapshot %s is of a gossiping fleet, and this takes one of a fleet root", f.snapshot).about(f.snapshot)
 		}
 	default:
 		store, root, err := a.openRoot(ctx, f)
@@ -104,6 +113,17 @@ func (a *app) readAnyFleet(ctx context.Context, f *rootFlags, parts inspect.Part
 		a.log.Info("root read", "root", root, "registry", len(snapshot.Registry.Objects), "heartbeats", len(snapshot.Heartbeats.Objects))
 	}
 	return inspect.NewFleet(ctx, snapshot, versions...)
+}
+
+// loadSnapshot reads the file of a snapshot, once.
+func (a *app) loadSnapshot(ctx context.Context, f *rootFlags) (*inspect.Snapshot, error) {
+	if f.loaded == nil {
+		var err error
+		if f.loaded, err = readFile(ctx, a, f.snapshot, "snapshot", inspect.ReadSnapshot); err != nil {
+			return nil, err
+		}
+	}
+	return f.loaded, nil
 }
 
 // openRoot opens the store of a root, and gives the root's canonical URL.

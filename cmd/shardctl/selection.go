@@ -268,6 +268,11 @@ func (f *keyFlags) bindSynthetic(cmd *cobra.Command) {
 	completeWith(cmd, "synthetic")
 }
 
+// given says that keys are named, so that [keyFlags.open] finds some.
+func (f *keyFlags) given(args []string) bool {
+	return len(args) > 0 || f.file != "" || f.synthetic != ""
+}
+
 // keyInput is where keys come from, opened.
 type keyInput struct {
 	source placement.Source

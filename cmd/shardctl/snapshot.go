@@ -37,19 +37,29 @@ func newSnapshotSaveCmd(a *app) *cobra.Command {
 	o := &snapshotSaveOptions{}
 	cmd := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save all that a fleet root says in one file",
+		Short: "Save all that a fleet root, or a gossiping node, says in one file",
 		Long: `Save all that a fleet root says in one file; - is standard output.
 
 It holds the policy, the registry with the content of every entry, and the
 heartbeats with theirs, the records of leases (above 20,000 their names only), and
 when each was read. The file appears only when it is
-complete, and replaces one of that name. Passwords and signatures are cut out.`,
+complete, and replaces one of that name. Passwords and signatures are cut out.
+
+With --gossip it holds the members of a gossiping fleet, as the node's view showed them
+while it was watched.`,
 		Example: `  shardctl snapshot save --root s3://bucket/fleet fleet.json
-  shardctl snapshot save --root s3://bucket/fleet - | gzip > fleet.json.gz`,
+  shardctl snapshot save --root s3://bucket/fleet - | gzip > fleet.json.gz
+  shardctl snapshot save --gossip http://10.0.0.1:7420 members.json`,
 		Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.runSnapshotSave(cmd.Context(), o, args[0]) },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.root.checkGossip(cmd); err != nil {
+				return err
+			}
+			return a.runSnapshotSave(cmd.Context(), o, args[0])
+		},
 	}
 	o.root.bindLive(cmd)
+	o.root.bindGossip(cmd)
 	return cmd
 }
 
@@ -57,12 +67,19 @@ complete, and replaces one of that name. Passwords and signatures are cut out.`,
 var everything = inspect.Parts{Nodes: true, Registry: true, Bodies: true, Leases: true, Audit: true, Drains: true, MostLeases: 20_000}
 
 func (a *app) runSnapshotSave(ctx context.Context, o *snapshotSaveOptions, name string) error {
-	found, err := a.readFleet(ctx, &o.root, everything)
+	snapshot, err := a.readGossip(ctx, &o.root)
 	if err != nil {
 		return err
 	}
+	if snapshot == nil {
+		found, err := a.readFleet(ctx, &o.root, everything)
+		if err != nil {
+			return err
+		}
+		snapshot = found.Snapshot
+	}
 	if name == "-" {
-		_, err := found.Snapshot.WriteTo(a.out)
+		_, err := snapshot.WriteTo(a.out)
 		return err
 	}
 	file, err := createOutput("snapshot", name)
@@ -70,13 +87,13 @@ func (a *app) runSnapshotSave(ctx context.Context, o *snapshotSaveOptions, name 
 		return err
 	}
 	defer file.discard()
-	if _, err := found.Snapshot.WriteTo(file); err != nil {
+	if _, err := snapshot.WriteTo(file); err != nil {
 		return fileError("snapshot", name, err)
 	}
 	if err := file.commit(); err != nil {
 		return err
 	}
-	result := newSnapshotResult(found.Snapshot)
+	result := newSnapshotResult(snapshot)
 	result.File = name
 	return a.printer().Print(result.document())
 }
@@ -107,7 +124,9 @@ func (a *app) runSnapshotShow(ctx context.Context, name string) error {
 type snapshotResult struct {
 	SchemaVersion int              `json:"schema_version"`
 	File          string           `json:"file"`
-	Root          string           `json:"root"`
+	Root          string           `json:"root,omitempty"`
+	Gossip        *gossipSource    `json:"gossip,omitempty" jsonschema:"of a gossiping fleet, which has no sources of objects"`
+	Nodes         []statusNode     `json:"nodes,omitempty" jsonschema:"members of a gossiping fleet"`
 	Taken         time.Time        `json:"taken" jsonschema:"this machine's clock when everything was read"`
 	Sources       []snapshotSource `json:"sources"`
 	Unread        []snapshotObject `json:"unread" jsonschema:"objects that could not be read"`
@@ -131,6 +150,9 @@ type snapshotObject struct {
 
 func newSnapshotResult(s *inspect.Snapshot) *snapshotResult {
 	r := &snapshotResult{SchemaVersion: 1, Root: s.Root, Taken: s.Taken, Sources: []snapshotSource{}, Unread: []snapshotObject{}, Redacted: []string{}}
+	if s.Gossip != nil {
+		r.Gossip, r.Nodes = newGossipSource(s.Gossip), newGossipNodes(s.Gossip)
+	}
 	for _, source := range s.Sources() {
 		if !source.Read {
 			continue
@@ -156,6 +178,9 @@ func newSnapshotResult(s *inspect.Snapshot) *snapshotResult {
 }
 
 func (r *snapshotResult) document() render.Document {
+	if r.Gossip != nil {
+		return r.gossipDocument()
+	}
 	t := render.Table{Columns: []render.Column{
 		{Name: "SOURCE"}, {Name: "OBJECTS", Right: true}, {Name: "BODIES", Right: true}, {Name: "BYTES", Right: true},
 		{Name: "STORE-CLOCK", Wide: true}, {Name: "READ"},
@@ -185,6 +210,22 @@ func (r *snapshotResult) document() render.Document {
 			w.gap(i)
 			w.tone(render.Look, "a credential was cut out: %s", render.Printable(o))
 		}
+		return w.err
+	}}
+}
+
+// gossipDocument shows a snapshot of a gossiping fleet.
+func (r *snapshotResult) gossipDocument() render.Document {
+	t := gossipNodeTable(r.Nodes)
+	var names []string
+	for _, n := range r.Nodes {
+		names = append(names, n.Node)
+	}
+	return render.Document{Value: r, Rows: t, Names: names, Text: func(p *render.Printer) error {
+		w := &textWriter{p: p}
+		w.line("%s: %s, watched for %.1fs until %s", render.Printable(r.File), r.Gossip.URL, r.Gossip.WatchedSeconds, r.Taken.Format(time.RFC3339))
+		w.line("")
+		w.table(t)
 		return w.err
 	}}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/inspect"
+	"github.com/shardctl/shardctl/pkg/membership"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -42,16 +43,26 @@ the shares are, and what is wrong.
 Ages are judged by the store's clock, so that a clock of this machine that is off
 does not make live nodes look dead. -o sleet-json prints the document of "sleet
 status --format json" instead, for scripts that read that one; it judges as Sleet
-does, by this machine's clock, and takes an empty root for an empty fleet.`,
+does, by this machine's clock, and takes an empty root for an empty fleet.
+
+With --gossip it is the members of a gossiping fleet, and there is nothing else to
+show.`,
 		Example: `  shardctl status --root s3://bucket/fleet
   shardctl status --root s3://bucket/fleet --service gc --node sleet-3
   shardctl status --root s3://bucket/fleet --watch
-  shardctl status --snapshot fleet.json -o json`,
+  shardctl status --snapshot fleet.json -o json
+  shardctl status --gossip http://10.0.0.1:7420`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runStatus(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.root.checkGossip(cmd, "database", "service", "mirrors", "watch"); err != nil {
+				return err
+			}
+			return a.runStatus(cmd.Context(), o)
+		},
 	}
 	cmd.Annotations = map[string]string{extraFormat: sleetJSON}
 	o.root.bind(cmd)
+	o.root.bindGossip(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&o.database, "database", "", "show one database")
 	flags.StringVar(&o.node, "node", "", "show one node and what it runs")
@@ -66,11 +77,12 @@ does, by this machine's clock, and takes an empty root for an empty fleet.`,
 // statusResult is what `status` prints.
 type statusResult struct {
 	SchemaVersion int                   `json:"schema_version"`
-	Root          string                `json:"root"`
+	Root          string                `json:"root,omitempty"`
+	Gossip        *gossipSource         `json:"gossip,omitempty" jsonschema:"of a gossiping fleet, which has no databases"`
 	Taken         time.Time             `json:"taken" jsonschema:"this machine's clock"`
 	StoreNow      *time.Time            `json:"store_now,omitempty" jsonschema:"the store's clock, where it tells"`
 	SkewSeconds   *float64              `json:"skew_seconds,omitempty" jsonschema:"how far the store's clock is ahead of this machine's"`
-	Timeout       float64               `json:"heartbeat_timeout_seconds"`
+	Timeout       float64               `json:"heartbeat_timeout_seconds" jsonschema:"in a gossiping fleet its failure timeout, as MenteDB has it"`
 	Nodes         []statusNode          `json:"nodes"`
 	Databases     []statusDatabase      `json:"databases"`
 	Balance       []statusBalance       `json:"balance" jsonschema:"for each service with assignments and candidates"`
@@ -83,7 +95,7 @@ type statusResult struct {
 type statusNode struct {
 	Node           string              `json:"node"`
 	Live           bool                `json:"live"`
-	AgeSeconds     float64             `json:"age_seconds"`
+	AgeSeconds     float64             `json:"age_seconds" jsonschema:"of its heartbeat; in a gossiping fleet how long ago it was seen to change, or how long it was watched"`
 	AheadSeconds   float64             `json:"ahead_seconds,omitempty" jsonschema:"how far in the future its heartbeat is dated"`
 	Services       []string            `json:"services"`
 	SleetVersion   string              `json:"sleet_version,omitempty"`
@@ -92,9 +104,14 @@ type statusNode struct {
 	Backoff        *uint64             `json:"backoff,omitempty" jsonschema:"tasks that wait after a failure"`
 	Failing        []fleet.TaskFailure `json:"failing,omitempty" jsonschema:"some of the tasks that wait after a failure, with what they printed last; nodes of Sleet tell none"`
 	Leases         uint64              `json:"leases,omitempty" jsonschema:"leases that it says it holds; nodes of Sleet hold none"`
-	Heartbeat      string              `json:"heartbeat" jsonschema:"object, relative to the root"`
-	Modified       time.Time           `json:"modified"`
+	Heartbeat      string              `json:"heartbeat,omitempty" jsonschema:"object, relative to the root"`
+	Modified       time.Time           `json:"modified,omitzero"`
 	Others         []string            `json:"other_heartbeats,omitempty" jsonschema:"further heartbeats under this id"`
+
+	// Of a member of a gossiping fleet.
+	State       string  `json:"state,omitempty" jsonschema:"in a gossiping fleet: live, new, departed, dead or slow, ghost"`
+	Addr        string  `json:"addr,omitempty" jsonschema:"in a gossiping fleet: its base URL"`
+	Incarnation *uint64 `json:"incarnation,omitempty" jsonschema:"in a gossiping fleet"`
 
 	Drained *drainResult `json:"drained,omitempty" jsonschema:"absent where it is not; a live node follows at its next look, and offers no services then"`
 	Left    *leftResult  `json:"left,omitempty" jsonschema:"what a node has still that is being drained, by its heartbeat"`
@@ -152,6 +169,13 @@ func (a *app) runStatus(ctx context.Context, o *statusOptions) error {
 
 // status reads the fleet and makes the document in the form that is asked for.
 func (a *app) status(ctx context.Context, o *statusOptions) (render.Document, error) {
+	gossip, err := a.readGossip(ctx, &o.root)
+	switch {
+	case err != nil:
+		return render.Document{}, err
+	case gossip != nil:
+		return a.gossipStatus(gossip, o)
+	}
 	parts := inspect.Parts{Nodes: true, Registry: true, Bodies: true}
 	if a.output == sleetJSON {
 		found, err := a.readAnyFleet(ctx, &o.root, parts, fleet.Sleet01)
@@ -335,6 +359,39 @@ func (r *statusResult) document() render.Document {
 		Value: r, Rows: databases, Names: names,
 		Text: func(p *render.Printer) error { return r.print(p, databases) },
 	}
+}
+
+// gossipStatus is the status of a gossiping fleet.
+func (a *app) gossipStatus(s *inspect.Snapshot, o *statusOptions) (render.Document, error) {
+	if a.output == sleetJSON {
+		return render.Document{}, usageError("-o %s is a fleet root's", sleetJSON)
+	}
+	r := &statusResult{
+		SchemaVersion: 1, Gossip: newGossipSource(s.Gossip), Taken: s.Taken, Timeout: membership.DefaultTimeout.Seconds(),
+		Nodes: []statusNode{}, Databases: []statusDatabase{}, Balance: []statusBalance{}, Warnings: []fleet.Warning{},
+	}
+	live := 0
+	var names []string
+	for _, n := range newGossipNodes(s.Gossip) {
+		if o.node != "" && n.Node != o.node {
+			continue
+		}
+		r.Nodes, names = append(r.Nodes, n), append(names, n.Node)
+		if n.Live {
+			live++
+		}
+	}
+	if o.node != "" && len(r.Nodes) == 0 {
+		return render.Document{}, failure("node %q is not in the view of %s", o.node, r.Gossip.URL).about(o.node).withHint("shardctl gossip view %s shows who is", r.Gossip.URL)
+	}
+	table := gossipNodeTable(r.Nodes)
+	return render.Document{Value: r, Rows: table, Names: names, Text: func(p *render.Printer) error {
+		w := &textWriter{p: p}
+		w.line("%s: %d of %d nodes live", r.Gossip.URL, live, len(r.Nodes))
+		w.line("")
+		w.table(table)
+		return w.err
+	}}, nil
 }
 
 func (r *statusResult) print(p *render.Printer, databases render.Table) error {

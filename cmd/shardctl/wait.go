@@ -13,6 +13,7 @@ import (
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/inspect"
+	"github.com/shardctl/shardctl/pkg/membership"
 )
 
 type waitOptions struct {
@@ -21,6 +22,7 @@ type waitOptions struct {
 	service  string
 	most     time.Duration
 	interval time.Duration
+	timeout  time.Duration // failure timeout of a gossiping fleet
 }
 
 func newWaitCmd(a *app) *cobra.Command {
@@ -43,15 +45,28 @@ func newWaitCmd(a *app) *cobra.Command {
 
 With several --for all must be so at one look. The exit code is 1 when --wait-timeout
 ends before, and 5 when the store cannot be reached at the first look or at the last
-one; looks in between that fail are made again. --timeout bounds each look.`,
+one; looks in between that fail are made again. --timeout bounds each look.
+
+With --gossip the view of a node is looked at: live is who was seen to change, and gone
+who has left, is not listed, or has not changed for --failure-timeout. It tells nothing
+else.`,
 		Example: `  shardctl wait --for live=3-node --root s3://bucket/fleet --wait-timeout 2m
   shardctl wait --for drained=3-node --for balanced --root s3://bucket/fleet
-  shardctl wait --for owner=s3://acme-prod/tenants/0042:2-node --service gc --root s3://bucket/fleet`,
+  shardctl wait --for owner=s3://acme-prod/tenants/0042:2-node --service gc --root s3://bucket/fleet
+  shardctl wait --for gone=node-b --gossip http://10.0.0.1:7420`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runWait(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.root.checkGossip(cmd, "service"); err != nil {
+				return err
+			}
+			return a.runWait(cmd.Context(), o)
+		},
 	}
 	o.root.bindLive(cmd)
+	o.root.bindGossipURL(cmd)
 	flags := cmd.Flags()
+	flags.DurationVar(&o.timeout, "failure-timeout", membership.DefaultTimeout, "with --gossip: after how long without change a member is dead")
+	completeWith(cmd, "failure-timeout")
 	flags.StringArrayVar(&o.wants, "for", nil, "what to wait for: "+inspect.ConditionForms)
 	flags.StringVar(&o.service, "service", fleet.GC.String(), "service of owner=DATABASE:NODE: "+serviceList())
 	flags.DurationVar(&o.most, "wait-timeout", 0, "how long to wait at most; 0 means for ever")
@@ -82,7 +97,8 @@ func (a *app) completeConditions(cmd *cobra.Command, _ []string, typed string) (
 // waitResult is what `wait` prints.
 type waitResult struct {
 	SchemaVersion int             `json:"schema_version"`
-	Root          string          `json:"root"`
+	Root          string          `json:"root,omitempty"`
+	Gossip        string          `json:"gossip,omitempty" jsonschema:"base URL of the node, where a gossiping fleet is waited for"`
 	Met           bool            `json:"met" jsonschema:"all conditions were met at one look"`
 	WaitedSeconds float64         `json:"waited_seconds"`
 	Conditions    []waitCondition `json:"conditions" jsonschema:"as the last look showed them"`
@@ -105,6 +121,8 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 		return usageError("--wait-timeout %v is below 0", o.most)
 	case o.interval <= 0:
 		return usageError("--interval %v is not above 0", o.interval)
+	case o.timeout <= 0:
+		return usageError("--failure-timeout %v is not above 0", o.timeout)
 	}
 	var conditions []inspect.Condition
 	var parts inspect.Parts
@@ -113,13 +131,23 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 		if err != nil {
 			return usageError("--for: %w", err).about(want)
 		}
+		if o.root.gossip != "" && !c.InGossip() {
+			return usageError("--for %s: a gossiping fleet does not tell", want).about(want).withHint("it tells live=NODE and gone=NODE")
+		}
 		conditions = append(conditions, c)
 		parts = parts.And(c.Parts())
 	}
 	start := a.now()
+	watcher := membership.NewWatcher(o.timeout)
 	said := ""
 	for look := 1; ; look++ {
-		result, err := a.lookFor(ctx, o, conditions, parts)
+		var result *waitResult
+		var err error
+		if o.root.gossip != "" {
+			result, err = a.lookInGossip(ctx, o, conditions, watcher, start)
+		} else {
+			result, err = a.lookFor(ctx, o, conditions, parts)
+		}
 		waited := a.now().Sub(start)
 		over := o.most > 0 && waited >= o.most
 		switch {
@@ -153,7 +181,8 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 
 // worthAnotherLook tells failures that may pass from those that will not.
 func worthAnotherLook(err error) bool {
-	return errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
+	var exit *exitError
+	return errors.As(err, &exit) && exit.code == exitUnreachable || errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // lookFor looks once.
@@ -168,6 +197,26 @@ func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.
 		if err != nil {
 			return nil, err
 		}
+		result.Conditions = append(result.Conditions, waitCondition{c.String(), why == "", why})
+		result.Met = result.Met && why == ""
+	}
+	return result, nil
+}
+
+// lookInGossip looks once at a node's view.
+func (a *app) lookInGossip(ctx context.Context, o *waitOptions, conditions []inspect.Condition, w *membership.Watcher, start time.Time) (*waitResult, error) {
+	reading, cancel := context.WithTimeout(ctx, o.root.timeout)
+	defer cancel()
+	entries, err := membership.ReadView(reading, nil, o.root.gossip)
+	if err != nil {
+		return nil, gossipError(err, o.root.gossip)
+	}
+	now := a.now().Sub(start)
+	w.Look(now, entries)
+	found := inspect.NewGossip(o.root.gossip, w.Sightings(now), 0)
+	result := &waitResult{SchemaVersion: 1, Gossip: found.URL, Met: true, Conditions: []waitCondition{}}
+	for _, c := range conditions {
+		why := c.CheckGossip(found)
 		result.Conditions = append(result.Conditions, waitCondition{c.String(), why == "", why})
 		result.Met = result.Met && why == ""
 	}
@@ -190,7 +239,7 @@ func (a *app) endWait(result *waitResult, most time.Duration) error {
 	if err != nil || result.Met {
 		return err
 	}
-	return failure("waited %v: %s", most, result.firstUnmet()).about(result.Root)
+	return failure("waited %v: %s", most, result.firstUnmet()).about(result.Root + result.Gossip)
 }
 
 // firstUnmet says in words what is not so.

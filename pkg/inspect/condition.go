@@ -17,6 +17,8 @@ type Condition struct {
 	// check says why it is not so yet; "" where it is.
 	check func(ctx context.Context, f *Fleet) (string, error)
 	parts Parts
+	// checkGossip is check for a gossiping fleet; nil where that cannot tell.
+	checkGossip func(*Gossip) string
 }
 
 // ConditionForms are the forms of conditions, for people.
@@ -33,6 +35,10 @@ const ConditionForms = "live=NODE, gone=NODE, drained=NODE, owner=KEY:NODE, bala
 //	balanced        every assignment has its nodes, each node says that it works
 //	                on what is assigned to it and on nothing else, and no lease is
 //	                held elsewhere than placement says
+//
+// In a gossiping fleet a node is live that was seen to change, and gone one that
+// has left, is not listed, or has not changed for the failure timeout; it does not
+// tell the others.
 func ParseCondition(text string, service fleet.Service) (Condition, error) {
 	kind, value, hasValue := strings.Cut(text, "=")
 	c := Condition{text: text, parts: Parts{Nodes: true, Registry: true}}
@@ -42,6 +48,7 @@ func ParseCondition(text string, service fleet.Service) (Condition, error) {
 	switch {
 	case kind == "live" && hasValue:
 		c.check = func(_ context.Context, f *Fleet) (string, error) { return f.notLive(value), nil }
+		c.checkGossip = func(g *Gossip) string { return g.notLive(value) }
 	case kind == "gone" && hasValue:
 		c.check = func(_ context.Context, f *Fleet) (string, error) {
 			if n := f.node(value); n != nil && n.Live {
@@ -49,6 +56,7 @@ func ParseCondition(text string, service fleet.Service) (Condition, error) {
 			}
 			return "", nil
 		}
+		c.checkGossip = func(g *Gossip) string { return g.notGone(value) }
 	case kind == "drained" && hasValue:
 		c.parts.Drains, c.parts.Bodies = true, true
 		c.check = func(ctx context.Context, f *Fleet) (string, error) { return f.notDrained(ctx, value), nil }
@@ -77,6 +85,12 @@ func (c Condition) Parts() Parts { return c.parts }
 
 // Check says why the fleet is not as the condition wants it; "" where it is.
 func (c Condition) Check(ctx context.Context, f *Fleet) (string, error) { return c.check(ctx, f) }
+
+// InGossip tells whether a gossiping fleet shows it.
+func (c Condition) InGossip() bool { return c.checkGossip != nil }
+
+// CheckGossip is Check for a gossiping fleet, which must show it.
+func (c Condition) CheckGossip(g *Gossip) string { return c.checkGossip(g) }
 
 func (f *Fleet) node(id string) *fleet.Node {
 	at := slices.IndexFunc(f.Nodes, func(n fleet.Node) bool { return n.ID == id })

@@ -31,10 +31,14 @@ const SnapshotVersion = 1
 // credentials: passwords and signatures are cut out of contents when it is read,
 // and out of the names of registry entries when it is saved. The one answer that
 // differs is that about a database whose own URL holds a credential.
+//
+// A snapshot of a gossiping fleet has Gossip, and neither a root nor objects.
 type Snapshot struct {
 	SchemaVersion int `json:"schema_version"`
 	// Root is the canonical URL.
-	Root string `json:"root"`
+	Root string `json:"root,omitempty"`
+	// Gossip is what a gossiping node told.
+	Gossip *Gossip `json:"gossip,omitempty"`
 	// Taken is this machine's clock when the last source had answered.
 	Taken time.Time `json:"taken"`
 	// Policy has sleet.toml, or no object where there is none.
@@ -313,8 +317,13 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 	if err != nil {
 		return nil, fmt.Errorf("it is no snapshot: %w", err)
 	}
-	if s.SchemaVersion != SnapshotVersion || s.Root == "" || s.Taken.IsZero() {
+	if s.SchemaVersion != SnapshotVersion || (s.Root == "") == (s.Gossip == nil) || s.Taken.IsZero() {
 		return nil, errors.New("it is no snapshot: save one with `shardctl snapshot save`")
+	}
+	if s.Gossip != nil {
+		if err := s.Gossip.check(); err != nil {
+			return nil, fmt.Errorf("it is no snapshot: %w", err)
+		}
 	}
 	if _, err := url.Parse(s.Root); err != nil {
 		return nil, fmt.Errorf("it is no snapshot: root: %w", err)
@@ -329,11 +338,12 @@ func ReadSnapshot(r io.Reader) (*Snapshot, error) {
 // savedVersion is the version that a file says it has, whatever else is in it.
 func savedVersion(data []byte) int {
 	var head struct {
-		SchemaVersion int       `json:"schema_version"`
-		Root          string    `json:"root"`
-		Taken         time.Time `json:"taken"`
+		SchemaVersion int             `json:"schema_version"`
+		Root          string          `json:"root"`
+		Gossip        json.RawMessage `json:"gossip"`
+		Taken         time.Time       `json:"taken"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil || head.Root == "" || head.Taken.IsZero() {
+	if err := json.Unmarshal(data, &head); err != nil || head.Root == "" && head.Gossip == nil || head.Taken.IsZero() {
 		return 0
 	}
 	return head.SchemaVersion
