@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -103,4 +104,65 @@ func TestGossipViewDeadline(t *testing.T) {
 	if got := execute(t, "", "gossip", "view", url, "--timeout", "2s", "--watch-for", "2500ms", "-o", "name"); got.code != exitDone {
 		t.Errorf("exit code %d: %s", got.code, got.err)
 	}
+}
+
+// The nodes of a fleet with a shared key are read without it (H16), and one that
+// leaves is not among them.
+func TestOwnerInGossipingFleet(t *testing.T) {
+	var nodes []*membership.Gossip
+	var urls []string
+	for _, id := range []string{"alpha", "beta", "gamma"} {
+		server := httptest.NewUnstartedServer(nil)
+		t.Cleanup(server.Close)
+		url := "http://" + server.Listener.Addr().String()
+		g, err := membership.NewGossip(membership.GossipOptions{
+			ViewOptions: membership.ViewOptions{ID: id, Addr: url, Seeds: urls, Interval: 50 * time.Millisecond, Timeout: 10 * time.Second},
+			Key:         []byte("a key of sixteen"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server.Config.Handler = g
+		server.Start()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			membership.Run(ctx, g, nil, nil)
+		}()
+		t.Cleanup(func() {
+			cancel()
+			<-done
+		})
+		if id == "gamma" { // it has left before anybody asks
+			becomes(t, func() bool { live, err := g.Live(ctx); return err == nil && len(live) == 3 })
+			cancel()
+			<-done
+			if err := g.Leave(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		nodes, urls = append(nodes, g), append(urls, url)
+	}
+	becomes(t, func() bool { live, err := nodes[0].Live(t.Context()); return err == nil && len(live) == 2 })
+	keys := []string{"1-acct", "2-acct", "3-acct", "4-acct", "5-acct", "6-acct", "7-acct"}
+	want := execute(t, "", append([]string{"owner", "--nodes", "alpha,beta", "--scheme", "mentedb"}, keys...)...)
+	for _, url := range urls[:2] {
+		got := execute(t, "", append([]string{"owner", "--gossip", url}, keys...)...)
+		if got.code != exitDone || got.stdout != want.stdout || !strings.Contains(got.stdout, "alpha") || strings.Contains(got.err, "not counted") {
+			t.Errorf("exit code %d, %s%s; want %s", got.code, got.stdout, got.err, want.stdout)
+		}
+	}
+}
+
+// becomes waits until something is so.
+func becomes(t *testing.T, is func() bool) {
+	t.Helper()
+	for range 600 {
+		if is() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond) // between two looks at nodes that run
+	}
+	t.Fatal("it never is as it should be")
 }
