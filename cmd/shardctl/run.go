@@ -315,18 +315,22 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 	var resolver *coordinator.Resolver
 	var gossip *membership.Gossip
 	var keys coordinator.KeyHolder // nil without an upstream
+	keyScheme := ""
 	if front != nil {
 		var err error
 		if resolver, gossip, err = r.resolver(front); err != nil {
 			return err
 		}
 		keys = resolver
+		if gossip == nil { // else it is not the heartbeats that say who has keys
+			keyScheme = heartbeatKeyScheme
+		}
 	}
 	node, err := coordinator.NewNode(r.store, coordinator.NodeOptions{
 		NodeID: r.o.nodeID, Addr: r.o.advertise, Tasks: tasks.tasks(), Exclusive: tasks.exclusive(),
 		Leases: r.process, Terms: leases.Terms{TTL: r.o.ttl, Stop: tasks.stop(r.o.ttl)},
 		MaxStarts: r.o.maxStarts, Jitter: 500 * time.Millisecond, StopWait: max(30*time.Second, 2*tasks.stop(0)),
-		Clock: r.clock, Log: r.log, Keys: keys,
+		Clock: r.clock, Log: r.log, Keys: keys, KeyScheme: keyScheme,
 		Output: func(k coordinator.Key, line string) {
 			r.log.Info("output", "assignment", k.String(), "line", render.Printable(line))
 		},
@@ -352,13 +356,7 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 		}
 	}
 	if front != nil {
-		handler := http.Handler(coordinator.NewForwarder(*front))
-		if gossip != nil { // others gossip with the address that is advertised
-			mux := http.NewServeMux()
-			mux.Handle(membership.GossipPath, gossip)
-			mux.Handle("/", handler)
-			handler = mux
-		}
+		handler := frontHandler(coordinator.NewForwarder(*front), coordinator.ResolveHandler(resolver.Resolve), gossip)
 		if err := r.listen(serving, &servers, "serve", r.o.serve, handler); err != nil {
 			return err
 		}
@@ -395,6 +393,21 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 	return r.a.said(err)
 }
 
+// frontHandler answers on the address that other nodes reach this one by: they look
+// up keys and gossip there, too. All other paths are the upstream's, as they come.
+func frontHandler(forward, resolve http.Handler, gossip *membership.Gossip) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == coordinator.ResolvePath && r.Method == http.MethodGet:
+			resolve.ServeHTTP(w, r)
+		case r.URL.Path == membership.GossipPath && gossip != nil:
+			gossip.ServeHTTP(w, r)
+		default:
+			forward.ServeHTTP(w, r)
+		}
+	})
+}
+
 // listen serves until its context ends.
 func (r *nodeRun) listen(ctx context.Context, group *sync.WaitGroup, flag, addr string, h http.Handler) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
@@ -418,7 +431,7 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	if err != nil {
 		return nil, nil, err
 	}
-	name := "xxh64"
+	name := heartbeatKeyScheme
 	if len(r.o.gossipSeed) > 0 { // others reckon with MenteDB's
 		name = "mentedb"
 	}
@@ -449,6 +462,10 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	}
 	return resolver, gossip, nil
 }
+
+// heartbeatKeyScheme places keys on the nodes whose heartbeats say so; by gossip it
+// is MenteDB's.
+const heartbeatKeyScheme = "xxh64"
 
 // members tells the resolver who is live: by gossip where there is some, else by
 // the heartbeats of the root.
@@ -488,7 +505,9 @@ func (r *nodeRun) members(ctx context.Context, resolver *coordinator.Resolver, g
 			}
 			peers := make([]coordinator.Peer, 0, len(nodes))
 			for _, n := range nodes {
-				peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr, Drained: drained[n.ID]})
+				if gossip != nil || n.KeyScheme == heartbeatKeyScheme { // a node without an upstream has no keys
+					peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr, Drained: drained[n.ID]})
+				}
 			}
 			if err := resolver.SetMembers(peers); err != nil {
 				r.log.Warn("members not taken over", "error", err)

@@ -39,9 +39,12 @@ type NodeOptions struct {
 	// StopWait is how long a stop waits for tasks; 0 is the 30 s of
 	// COMPATIBILITY S23.
 	StopWait time.Duration
-	Versions []fleet.Version
-	Clock    leases.Clock // nil for the machine's
-	Log      *slog.Logger // nil for none
+	// KeyScheme is the scheme by which this node and others place keys of requests;
+	// "" where it takes none. Others see it in the heartbeat.
+	KeyScheme string
+	Versions  []fleet.Version
+	Clock     leases.Clock // nil for the machine's
+	Log       *slog.Logger // nil for none
 	// Output, if set, takes what tasks print.
 	Output func(k Key, line string)
 	// Keys, if set, holds leases besides those of the tasks, which go in the same
@@ -175,7 +178,7 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 // describe fills in what a heartbeat says of what runs.
 func (n *Node) describe(h *fleet.Heartbeat) {
 	s := n.Status()
-	h.ConfigDigest, h.Leases = s.ConfigDigest, uint64(s.Leases)
+	h.ConfigDigest, h.Leases, h.KeyScheme = s.ConfigDigest, uint64(s.Leases), n.o.KeyScheme
 	var services []fleet.Service
 	for _, summary := range h.Services {
 		services = append(services, summary.Service)

@@ -56,25 +56,35 @@ func NewServer(o ServerOptions) http.Handler {
 		answerJSON(w, http.StatusOK, newStatusDocument(o))
 	})
 	if o.Resolve != nil {
-		mux.HandleFunc("GET /v1/resolve", func(w http.ResponseWriter, r *http.Request) {
-			key := r.URL.Query().Get("key")
-			if key == "" {
-				answer(w, http.StatusBadRequest, "which key? say /v1/resolve?key=K")
-				return
-			}
-			at := o.Resolve(r.Context(), key)
-			doc := resolutionDocument{SchemaVersion: 1, Key: key, Where: at.Where.String(), Node: at.Node, Addr: at.Addr, Epoch: at.Epoch}
-			code := http.StatusOK
-			if at.Err != nil {
-				doc.Error, code = at.Err.Error(), http.StatusServiceUnavailable
-			}
-			answerJSON(w, code, doc)
-		})
+		mux.Handle("GET /v1/resolve", ResolveHandler(o.Resolve))
 	}
 	if o.Gossip != nil {
 		mux.Handle("/v1/cluster/gossip", o.Gossip)
 	}
 	return mux
+}
+
+// ResolvePath is where a node that takes requests for keys says who serves one,
+// on the address that others reach it by: /v1/cluster/resolve?key=K.
+const ResolvePath = "/v1/cluster/resolve"
+
+// ResolveHandler says who serves the key of its query, as JSON. A node that is to
+// have the key takes it, as with any request for it.
+func ResolveHandler(resolve func(ctx context.Context, key string) Resolution) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		key := r.URL.Query().Get("key")
+		if key == "" {
+			answer(w, http.StatusBadRequest, "which key? say "+r.URL.Path+"?key=K")
+			return
+		}
+		at := resolve(r.Context(), key)
+		doc := resolutionDocument{SchemaVersion: 1, Key: key, Where: at.Where.String(), Node: at.Node, Addr: at.Addr, Epoch: at.Epoch}
+		code := http.StatusOK
+		if at.Err != nil {
+			doc.Error, code = at.Err.Error(), http.StatusServiceUnavailable
+		}
+		answerJSON(w, code, doc)
+	})
 }
 
 func answer(w http.ResponseWriter, code int, text string) {

@@ -81,6 +81,10 @@ type Heartbeat struct {
 	// Addr is the base URL of the node, where others reach it; "" from Sleet
 	// itself, and from one that is not to be reached.
 	Addr string `json:"addr,omitempty"`
+	// KeyScheme is the scheme by which the node, and all others that say the same,
+	// place keys of requests that belong to one node; "" from Sleet itself, and from
+	// one that takes no such requests.
+	KeyScheme string `json:"key_scheme,omitempty"`
 	// ConfigDigest is the [State.Digest] of what the node runs (H33); "" from
 	// Sleet itself.
 	ConfigDigest string `json:"config_digest,omitempty"`
@@ -153,6 +157,7 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		{name: "services", into: &services},
 		{name: "instance", into: &h.Instance, optional: true},
 		{name: "addr", into: &h.Addr, optional: true},
+		{name: "key_scheme", into: &h.KeyScheme, optional: true},
 		{name: "config_digest", into: &h.ConfigDigest, optional: true},
 		{name: "leases", into: &h.Leases, optional: true},
 		{name: "failing", into: &h.Failing, optional: true},

@@ -35,8 +35,8 @@ type HeartbeatOptions struct {
 	Describe func(*fleet.Heartbeat)
 	// Interval and Timeout are those of the fleet's policy; 0 stands for Sleet's.
 	Interval, Timeout time.Duration
-	// Bodies says that others' heartbeats are read, for their addresses and
-	// instances: once each, and again when one vanished, died or changed its
+	// Bodies says that others' heartbeats are read, for their addresses,
+	// instances and schemes: once each, and again when one vanished, died or changed its
 	// size. Without, a tick costs one PUT and one LIST.
 	Bodies bool
 	// Clock is nil for the machine's.
@@ -84,8 +84,8 @@ type written struct {
 
 // knownBody is what a heartbeat told when it was read.
 type knownBody struct {
-	size           int64
-	addr, instance string
+	size                      int64
+	addr, instance, keyScheme string
 }
 
 var _ Registry = (*Heartbeats)(nil)
@@ -349,7 +349,7 @@ func (h *Heartbeats) Live(ctx context.Context) ([]Node, error) {
 			continue
 		}
 		body := h.bodies[n.Heartbeat.Name]
-		node := Node{ID: n.ID, Addr: trimAddr(body.addr), Instance: body.instance, Age: n.Age}
+		node := Node{ID: n.ID, Addr: trimAddr(body.addr), Instance: body.instance, KeyScheme: body.keyScheme, Age: n.Age}
 		if n.ID == h.nodeID {
 			node = Node{ID: n.ID, Addr: h.addr, Instance: h.instance, Self: true}
 		}
@@ -438,7 +438,7 @@ func (h *Heartbeats) readBodies(ctx context.Context, nodes []fleet.Node) {
 	for _, n := range unknown {
 		name := n.Heartbeat.Name
 		if body := read[name]; body != nil {
-			known[name] = knownBody{n.Heartbeat.Size, body.Addr, body.Instance}
+			known[name] = knownBody{n.Heartbeat.Size, body.Addr, body.Instance, body.KeyScheme}
 		} else if !isStoreError(failed[name]) {
 			known[name] = knownBody{size: n.Heartbeat.Size} // empty or broken: nothing to read again
 		}

@@ -14,6 +14,9 @@ type Node struct {
 	Addr string
 	// Instance is the id of its process, "" where it tells none.
 	Instance string
+	// KeyScheme is the scheme by which it places keys of requests, "" where it tells
+	// none.
+	KeyScheme string
 	// Age is how long ago it showed life; 0 for oneself and in a fixed list.
 	Age time.Duration
 	// Self says that it is this node.
