@@ -108,7 +108,7 @@ stuck without making two writers, and runs a node itself.`,
 		&cobra.Group{ID: "ask", Title: "Ask and plan:"},
 		&cobra.Group{ID: "fleet", Title: "See and mend a fleet:"},
 		&cobra.Group{ID: "more", Title: "More:"})
-	for _, sub := range []*cobra.Command{newOwnerCmd(a), newRebalancePlanCmd(a), newPlacementCmd(a)} {
+	for _, sub := range []*cobra.Command{newOwnerCmd(a), newRebalancePlanCmd(a), newRebalanceApplyCmd(a), newPlacementCmd(a)} {
 		sub.GroupID = "ask"
 		cmd.AddCommand(sub)
 	}

@@ -56,6 +56,8 @@ type source struct {
 	sets   []*placed
 	// all tells that the sets are the assignments of a whole fleet.
 	all bool
+	// fleet is what was read of a root; nil for lists.
+	fleet *inspect.Fleet
 }
 
 func (s *source) close() {
@@ -171,7 +173,7 @@ func (f *sourceFlags) openRoot(ctx context.Context, a *app, args []string, schem
 	if err != nil {
 		return nil, err
 	}
-	s := &source{scheme: scheme, root: found.Snapshot.Root, all: all}
+	s := &source{scheme: scheme, root: found.Snapshot.Root, all: all, fleet: found}
 	if all {
 		s.sets = assignmentSets(found, assigner, nil)
 		f.scheme.service = allServices

@@ -67,6 +67,8 @@ type leasePlace struct {
 	readOnly error
 	// fleet is nil where there is none.
 	fleet func(context.Context) (*inspect.Fleet, error)
+	// found is the fleet as it was read last, and judge what follows from it.
+	found *inspect.Fleet
 	judge *inspect.LeaseJudge
 }
 
@@ -127,7 +129,7 @@ func (a *app) openLeases(ctx context.Context, f *leaseFlags) (*leasePlace, error
 		p.flags += " --root " + shellWord(root)
 		p.fleet = func(ctx context.Context) (*inspect.Fleet, error) {
 			defer func(guarded string) { a.root = guarded }(a.root)
-			return a.readAnyFleet(ctx, &f.rootFlags, inspect.Parts{Nodes: true})
+			return a.readAnyFleet(ctx, &f.rootFlags, inspect.Parts{Nodes: true, Bodies: true})
 		}
 		// The one that is protected is asked about; else the fleet.
 		if _, of, err := a.fleetAt(a.root); err != nil {
@@ -149,6 +151,11 @@ func (a *app) openSavedLeases(ctx context.Context, f *leaseFlags) (*leasePlace, 
 	if err != nil {
 		return nil, err
 	}
+	return a.savedLeases(f, found)
+}
+
+// savedLeases are the leases that a snapshot holds, which was read.
+func (a *app) savedLeases(f *leaseFlags, found *inspect.Fleet) (*leasePlace, error) {
 	if read, complete := found.Snapshot.LeasesRead(); !complete {
 		why := "does not hold leases"
 		if read {
@@ -178,14 +185,13 @@ func leasesURLError(err error, f *leaseFlags) error {
 // readFleet reads who is live, where there is a fleet. A root that holds only
 // leases is one without heartbeats.
 func (p *leasePlace) readFleet(ctx context.Context) error {
-	var found *inspect.Fleet
 	var err error
 	if p.fleet != nil {
-		if found, err = p.fleet(ctx); err != nil {
+		if p.found, err = p.fleet(ctx); err != nil {
 			return err
 		}
 	}
-	p.judge, err = inspect.NewLeaseJudge(found)
+	p.judge, err = inspect.NewLeaseJudge(p.found)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -33,7 +34,19 @@ type planResult struct {
 	Balance  planBalance         `json:"balance"`
 	Steps    []planStep          `json:"steps,omitempty" jsonschema:"where the change is made in more than one step; all other fields compare the first with the last state"`
 	Warnings []placement.Finding `json:"warnings"`
-	Inputs   *planInputs         `json:"inputs,omitempty" jsonschema:"in saved plans only"`
+
+	Leases      []inspect.LeaseMove `json:"leases,omitzero" jsonschema:"those held elsewhere than placement says, after the change if there is one, sorted by key; absent where no leases were looked at"`
+	LeaseCounts *planLeaseCounts    `json:"lease_counts,omitempty"`
+	Inputs      *planInputs         `json:"inputs,omitempty" jsonschema:"in saved plans only"`
+}
+
+// planLeaseCounts says how leases that are held compare with the placement.
+type planLeaseCounts struct {
+	Misplaced int `json:"misplaced" jsonschema:"held elsewhere than placement says: the entries of leases"`
+	Agreed    int `json:"agreed" jsonschema:"held where placement wants them"`
+	Expired   int `json:"expired" jsonschema:"their holder's time is over, so that their owner takes them by itself"`
+	Unplaced  int `json:"unplaced" jsonschema:"held, and no placement is known for them"`
+	Corrupt   int `json:"corrupt" jsonschema:"they cannot be read"`
 }
 
 type planNode struct {
@@ -102,7 +115,16 @@ type planStep struct {
 type planInputs struct {
 	Sets       []planInputSet `json:"sets" jsonschema:"one, or one for each service and target of a whole fleet"`
 	KeysDigest string         `json:"keys_digest" jsonschema:"SHA-256 over all keys in order, each after its length in 8 bytes, big-endian"`
-	Digest     string         `json:"digest" jsonschema:"SHA-256 over services, schemes, nodes of all stages, and the digest of the keys"`
+	Digest     string         `json:"digest" jsonschema:"SHA-256 over services, schemes, nodes of all stages, the digest of the keys, and that of the leases where there is one"`
+	// Leases is what rebalance-apply compares with the fleet.
+	Leases *planLeaseInputs `json:"leases,omitempty" jsonschema:"where leases were looked at"`
+}
+
+// planLeaseInputs says what the leases of a plan were computed from.
+type planLeaseInputs struct {
+	Store      string                   `json:"store" jsonschema:"where the leases are"`
+	Placements []inspect.LeasePlacement `json:"placements" jsonschema:"the candidates, after the change if there is one"`
+	Digest     string                   `json:"digest" jsonschema:"SHA-256 over root, store, placements and leases with their holders and epochs"`
 }
 
 type planInputSet struct {
@@ -112,8 +134,8 @@ type planInputSet struct {
 	After   []placement.Node `json:"after"`
 }
 
-func newPlanInputs(sets []*plannedSet, keys *keyDigest) *planInputs {
-	in := &planInputs{KeysDigest: keys.String()}
+func newPlanInputs(sets []*plannedSet, keys *keyDigest, moves *plannedLeases) *planInputs {
+	in := &planInputs{Sets: []planInputSet{}, KeysDigest: keys.String()}
 	h := sha256.New()
 	encoder := json.NewEncoder(h)
 	for _, set := range sets {
@@ -126,6 +148,10 @@ func newPlanInputs(sets []*plannedSet, keys *keyDigest) *planInputs {
 		}
 	}
 	_ = encoder.Encode(in.KeysDigest)
+	if moves != nil {
+		in.Leases = &planLeaseInputs{moves.plan.Store, moves.plan.Placements, moves.plan.Digest()}
+		_ = encoder.Encode(in.Leases.Digest)
+	}
 	in.Digest = "sha256:" + hex.EncodeToString(h.Sum(nil))
 	return in
 }
@@ -187,6 +213,9 @@ func newPlanHeirs(step *placement.Step, node int) planHeirs {
 
 // document is the plan in all forms of output.
 func (r *planResult) document(o *rebalancePlanOptions, plan *placement.Plan) render.Document {
+	if plan == nil {
+		return r.leaseDocument(o)
+	}
 	nodes := r.nodeTable()
 	var changed []string
 	for _, n := range r.Nodes {
@@ -274,6 +303,10 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 		if more := len(h.Heirs) - o.topFlows; o.topFlows > 0 && more > 0 {
 			w.line("and %d more", more)
 		}
+	}
+	if r.LeaseCounts != nil {
+		w.line("")
+		r.printLeases(w, o)
 	}
 	w.findings(r.Warnings)
 	return w.err

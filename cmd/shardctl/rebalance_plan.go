@@ -28,6 +28,8 @@ type rebalancePlanOptions struct {
 	moves, out       string
 	topFlows         int
 	detailedExitCode bool
+	leases           string
+	noLeases         bool
 }
 
 func newRebalancePlanCmd(a *app) *cobra.Command {
@@ -39,6 +41,11 @@ func newRebalancePlanCmd(a *app) *cobra.Command {
 against how many are unavoidable, from where to where, who inherits the keys of a
 node that leaves, and how even the shares are before and after.
 
+On a fleet root that holds leases the plan also has those that are held elsewhere
+than placement says after the change. With no change at all it is just these: what
+must be handed over so that leases agree with placement. --out saves the plan, and
+"shardctl rebalance-apply" carries that part of it out.
+
 The change is what joins, leaves or gets another weight, or a whole other set of
 nodes, or another scheme. With --steps nodes join and leave one at a time; a
 scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
@@ -47,7 +54,8 @@ scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
   shardctl rebalance-plan --scheme sleet --nodes-file nodes.txt --add 7-sleet-node - < databases.txt
   shardctl rebalance-plan --nodes a,b --to-nodes c,d --steps --synthetic 'acct-%d:100000' -o json
   shardctl rebalance-plan --root s3://bucket/fleet --service all --add 7-sleet-node,8-sleet-node
-  shardctl rebalance-plan --gossip http://10.0.0.1:7420 --add node-d --keys-file accounts.txt`,
+  shardctl rebalance-plan --gossip http://10.0.0.1:7420 --add node-d --keys-file accounts.txt
+  shardctl rebalance-plan --root s3://bucket/fleet --out plan.json`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.runRebalancePlan(cmd.Context(), cmd, o, args) },
 	}
 	o.bind(cmd)
@@ -59,8 +67,12 @@ scenario file has one round of changes a line: +node-11 -node-3 node-4=2.`,
 	flags.StringVar(&o.scenario, "scenario", "", "file of rounds of changes, one round a line")
 	flags.StringVar(&o.moves, "moves", "", "write each key that moves to this file, as CSV or NDJSON by its ending")
 	flags.StringVar(&o.out, "out", "", "save the plan as JSON, with a digest of what it was made from")
-	flags.IntVar(&o.topFlows, "top-flows", 10, "how many flows and heirs the table shows; 0 means all")
-	flags.BoolVar(&o.detailedExitCode, "detailed-exitcode", false, "exit with 2 if any key moves")
+	flags.IntVar(&o.topFlows, "top-flows", 10, "how many flows, heirs and leases the table shows; 0 means all")
+	flags.BoolVar(&o.detailedExitCode, "detailed-exitcode", false, "exit with 2 if any key moves, or any lease is to be handed over")
+	flags.StringVar(&o.leases, "leases", "", "where the leases are, if not in the root: etcd://host:port/prefix, dynamodb://table?region=R, or another root")
+	flags.BoolVar(&o.noLeases, "no-leases", false, "do not look at leases")
+	fromEnvironment(flags, "leases", placeFlags...)
+	completeWith(cmd, "leases")
 	completeWith(cmd, "nodes")
 	completeWith(cmd, "to-scheme", describedSchemes()...)
 	completeWith(cmd, "top-flows")
@@ -82,6 +94,12 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 		case !o.changes():
 			return errNoChange
 		}
+	}
+	if o.noLeases && o.leases != "" {
+		return usageError("--leases and --no-leases are both given").withHint("give one of them")
+	}
+	if o.justLeases(args) {
+		return a.planLeases(ctx, cmd, o)
 	}
 	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {
@@ -107,7 +125,11 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 		}
 		plans = append(plans, &plannedSet{set, stages, planner})
 	}
-	return a.plan(ctx, o, from, plans)
+	moves, err := a.leasesAfter(ctx, cmd, o, args, from, plans)
+	if err != nil {
+		return err
+	}
+	return a.plan(ctx, o, from, plans, moves)
 }
 
 // errNoChange says that there is nothing to plan.
@@ -220,7 +242,7 @@ func moveFormat(name string) string {
 	return ""
 }
 
-func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, sets []*plannedSet) error {
+func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, sets []*plannedSet, handovers *plannedLeases) error {
 	var moves *moveWriter
 	if o.moves != "" {
 		file, err := createOutput("moves file", o.moves)
@@ -257,8 +279,17 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, s
 		}
 		a.log.Info("moves written", "file", o.moves, "keys", result.Moved)
 	}
+	return a.finishPlan(o, out, result, plan, sets, digest, handovers)
+}
+
+// finishPlan saves a plan where that is asked for, and prints it. plan is nil where
+// it is of leases alone.
+func (a *app) finishPlan(o *rebalancePlanOptions, out *outputFile, result *planResult, plan *placement.Plan, sets []*plannedSet, digest *keyDigest, moves *plannedLeases) error {
+	if moves != nil {
+		result.addLeases(moves)
+	}
 	if out != nil {
-		result.Inputs = newPlanInputs(sets, digest)
+		result.Inputs = newPlanInputs(sets, digest, moves)
 		if err := savePlan(out, result); err != nil {
 			return err
 		}
@@ -267,7 +298,7 @@ func (a *app) plan(ctx context.Context, o *rebalancePlanOptions, from *source, s
 	if err := a.printer().Print(result.document(o, plan)); err != nil {
 		return err
 	}
-	if o.detailedExitCode && anyMoved(plan) {
+	if o.detailedExitCode && (plan != nil && anyMoved(plan) || len(result.Leases) > 0) {
 		return findings
 	}
 	return nil

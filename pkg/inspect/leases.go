@@ -16,8 +16,8 @@ type LeaseFacts struct {
 	LiveKnown, Live bool
 	// Heartbeat is the holder's; nil where it has none.
 	Heartbeat *fleet.Node
-	// Owner is the node that the placement names for the key of an assignment; "" where
-	// nothing, or no live node, is named.
+	// Owner is the node that the placement names for the key of an assignment, or for
+	// one that a node takes requests for; "" where nothing, or no live node, is named.
 	Owner string
 	// Misplaced says that the key is held by another node than its owner.
 	Misplaced bool
@@ -28,6 +28,7 @@ type LeaseJudge struct {
 	nodes    map[string]*fleet.Node
 	assigner *fleet.Assigner
 	workers  int
+	keys     keyPlacement
 }
 
 // NewLeaseJudge prepares for a fleet whose nodes were read, or for none: nil.
@@ -44,11 +45,31 @@ func NewLeaseJudge(f *Fleet) (*LeaseJudge, error) {
 		j.nodes[f.Nodes[i].ID] = &f.Nodes[i]
 	}
 	j.workers = int(f.State.Settings(fleet.Database{}).Workers.Count)
-	return j, nil
+	j.keys, err = f.keyPlacement()
+	return j, err
 }
 
-// Judge says what the fleet knows of a lease. Several nodes may be placed for
-// compaction workers; there, each of as many as the policy asks for agrees.
+// Owner is the node that the placement names for a key; "" where nothing, or no
+// live node, is named. Agrees says that the node is one of those that may hold it:
+// several may be placed for compaction workers, as many as the policy asks for.
+func (j *LeaseJudge) Owner(key, node string) (owner string, agrees bool) {
+	service, target, database, ok := fleet.ParseAssignmentKey(key)
+	switch {
+	case !ok:
+		owner = j.keys.owner(key)
+	case j.assigner != nil:
+		owner = j.assigner.Owner(database, service, target)
+	}
+	if owner == "" || owner == node || service != fleet.CompactionWorkers {
+		return owner, owner == node
+	}
+	ranking := j.assigner.Ranking(database, service, target)
+	return owner, slices.Contains(ranking[:min(j.workers, len(ranking))], node)
+}
+
+// Judge says what the fleet knows of a lease. A key that is no assignment's is
+// compared with the placement where the node that takes requests for it holds it;
+// who else may hold such a key, nobody knows.
 func (j *LeaseJudge) Judge(i *leases.Item) LeaseFacts {
 	var facts LeaseFacts
 	if i.Err != nil {
@@ -59,19 +80,11 @@ func (j *LeaseJudge) Judge(i *leases.Item) LeaseFacts {
 		facts.Heartbeat = j.nodes[i.Record.Node]
 		facts.LiveKnown, facts.Live = true, facts.Heartbeat != nil && facts.Heartbeat.Live
 	}
-	service, target, database, ok := fleet.ParseAssignmentKey(i.Record.Key)
-	if !ok || j.assigner == nil {
+	if _, _, _, ok := fleet.ParseAssignmentKey(i.Record.Key); !ok && !j.keys.holds(&i.Record) {
 		return facts
 	}
-	facts.Owner = j.assigner.Owner(database, service, target)
-	facts.Misplaced = held && facts.Owner != "" && facts.Owner != i.Record.Node
-	if facts.Misplaced && service == fleet.CompactionWorkers {
-		for at, id := range j.assigner.Ranking(database, service, target) {
-			if at < j.workers && id == i.Record.Node {
-				facts.Misplaced = false
-			}
-		}
-	}
+	owner, agrees := j.Owner(i.Record.Key, i.Record.Node)
+	facts.Owner, facts.Misplaced = owner, held && owner != "" && !agrees
 	return facts
 }
 

@@ -162,6 +162,13 @@ func RevokeLeases(ctx context.Context, p *leases.Process, keys []string, by, rea
 		items[i], err = p.Current(ctx, keys[i])
 		return err
 	})
+	revokeItems(ctx, p, keys, items, errs, by, reason)
+	return items, errs
+}
+
+// revokeItems is RevokeLeases for records that were read, each of which is replaced
+// by what is there then; those that have an error are passed over.
+func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []*leases.Item, errs []error, by, reason string) {
 	sessions := map[string][]int{}
 	var groups [][]int
 	for i, item := range items {
@@ -207,5 +214,4 @@ func RevokeLeases(ctx context.Context, p *leases.Process, keys []string, by, rea
 		})
 		return nil
 	})
-	return items, errs
 }
