@@ -304,7 +304,7 @@ func (r *planResult) print(p *render.Printer, o *rebalancePlanOptions, plan *pla
 			w.line("and %d more", more)
 		}
 	}
-	if r.LeaseCounts != nil {
+	if c := r.LeaseCounts; c != nil && *c != (planLeaseCounts{}) {
 		w.line("")
 		r.printLeases(w, o)
 	}
