@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/shardctl/shardctl/internal/objstore"
+	"github.com/shardctl/shardctl/pkg/coordinator"
+	"github.com/shardctl/shardctl/pkg/fleet"
+)
+
+// A node joins one that has all keys that requests are for. Those that are placed on
+// it are handed over, and requests follow them, with the next epoch.
+func TestRebalanceRequests(t *testing.T) {
+	store := objstore.NewMemory(nil)
+	policy := "[node]\nheartbeat_interval = \"200ms\"\nheartbeat_timeout = \"10s\"\nconfig_poll = \"1s\"\n"
+	if _, err := store.Create(t.Context(), fleet.PolicyName, []byte(policy)); err != nil {
+		t.Fatal(err)
+	}
+	open := func(context.Context, string, objstore.Env) (objstore.Store, error) { return store, nil }
+	start := func(id string) (serve string) {
+		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fmt.Fprintf(w, "%s %s", id, r.Header.Get(coordinator.HeaderEpoch))
+		}))
+		t.Cleanup(upstream.Close)
+		serve, listen := freeAddr(t), freeAddr(t)
+		a, log := newTestApp(""), &lines{}
+		a.err, a.openStore = log, open
+		ctx, stop := context.WithCancel(context.Background())
+		code := make(chan int, 1)
+		go func() {
+			code <- a.run(ctx, []string{"run", "--root", "s3://bucket/fleet", "--node-id", id, "--exec", "gc=true", "--ttl", "5s",
+				"--listen", listen, "--serve", serve, "--advertise", "http://" + serve + "/", "--upstream", upstream.URL, "--key-from", "path:/accounts/{key}"})
+		}()
+		t.Cleanup(func() {
+			stop()
+			if got := <-code; got != exitDone {
+				t.Errorf("%s: a clean stop exits with %d: %s", id, got, log)
+			}
+		})
+		get(t, "http://"+listen+"/readyz", 200)
+		return serve
+	}
+	shardctl := func(want int, args ...string) string {
+		t.Helper()
+		a := newTestApp("")
+		var out, errs lines
+		a.out, a.err, a.openStore = &out, &errs, open
+		if code := a.run(t.Context(), args); code != want {
+			t.Fatalf("%v exits with %d: %s", args, code, errs.String())
+		}
+		return out.String()
+	}
+
+	one := start("1-node-tail")
+	const keys = 12
+	for i := range keys {
+		if got := get(t, fmt.Sprintf("http://%s/accounts/k%d", one, i), 200); got != "1-node-tail 1" {
+			t.Fatalf("k%d: %s", i, got)
+		}
+	}
+	// A lock of somebody else is no key that requests are for.
+	shardctl(exitDone, "leases", "acquire", "deploy", "--node", "1-node-tail", "--ttl", "1h", "--root", "s3://bucket/fleet")
+	two := start("2-node-tail")
+	file := filepath.Join(t.TempDir(), "plan.json")
+	var plan planResult
+	if err := json.Unmarshal([]byte(shardctl(exitDone, "rebalance-plan", "--root", "s3://bucket/fleet", "--out", file, "-o", "json")), &plan); err != nil {
+		t.Fatal(err)
+	}
+	moved := map[string]bool{}
+	for _, m := range plan.Leases {
+		if moved[m.Key] = true; m.Node != "1-node-tail" || m.To != "2-node-tail" || m.Epoch != 1 {
+			t.Errorf("%+v", m)
+		}
+	}
+	if c := plan.LeaseCounts; len(moved) < 2 || c.Misplaced != len(moved) || c.Misplaced+c.Agreed != keys || c.Unplaced != 1 {
+		t.Fatalf("%+v, %d keys move", c, len(moved))
+	}
+	var applied appliedResult
+	text := shardctl(exitDone, "rebalance-apply", file, "--max-moves", fmt.Sprint(len(moved)-1), "--interval", "10ms", "--start-timeout", "1m", "--yes", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &applied); err != nil {
+		t.Fatal(err)
+	}
+	if applied.HandedOver != len(moved) || applied.Left != 0 {
+		t.Errorf("%+v", applied)
+	}
+	for i := range keys {
+		want := "1-node-tail 1"
+		if moved[fmt.Sprintf("k%d", i)] {
+			want = "2-node-tail 2"
+		}
+		for _, node := range []string{one, two} {
+			url, got := fmt.Sprintf("http://%s/accounts/k%d", node, i), ""
+			for end := time.Now().Add(30 * time.Second); got != want && time.Now().Before(end); { // a node may not see the other yet
+				got = get(t, url, 200)
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", url, got, want)
+			}
+		}
+	}
+	if text := shardctl(exitDone, "rebalance-plan", "--root", "s3://bucket/fleet"); !strings.Contains(text, "leases   0 to hand over, 12 held where they belong; 1 that no placement is known for") {
+		t.Error(text)
+	}
+	// What the upstream is not asked for.
+	var said struct{ Where string }
+	answer := get(t, "http://"+one+coordinator.ResolvePath+"?key="+plan.Leases[0].Key, 200)
+	if err := json.Unmarshal([]byte(answer), &said); err != nil || said.Where != "remote" {
+		t.Errorf("%s, %v", answer, err)
+	}
+}
