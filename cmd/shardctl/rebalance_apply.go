@@ -142,7 +142,7 @@ func (a *app) runRebalanceApply(ctx context.Context, o *rebalanceApplyOptions, n
 	if err := a.showApplying(o, applying, result); err != nil {
 		return err
 	}
-	todo := applying.Count(operate.MovePlanned, operate.MoveWaiting)
+	todo := applying.Count(operate.MovePlanned, operate.MoveAsked, operate.MoveWaiting)
 	if !o.guard.dryRun && todo > 0 {
 		question := fmt.Sprintf("hand over %s in %s, %d at a time?", counted(todo, "lease"), p.where, o.maxMoves)
 		if ok, err := a.confirm(ctx, &o.guard, question); !ok {
@@ -358,7 +358,7 @@ func newAppliedResult(applying *operate.Applying, dryRun bool) *appliedResult {
 
 // showApplying shows what will be done to those who decide it.
 func (a *app) showApplying(o *rebalanceApplyOptions, applying *operate.Applying, r *appliedResult) error {
-	todo := applying.Count(operate.MovePlanned, operate.MoveWaiting)
+	todo := applying.Count(operate.MovePlanned, operate.MoveAsked, operate.MoveWaiting)
 	w := &textWriter{p: a.printer()}
 	w.p.Out, w.p.Format, w.p.Terminal = a.forPeople(&o.guard), render.TableFormat, a.errTerminal
 	if o.guard.dryRun {

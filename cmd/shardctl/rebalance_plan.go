@@ -99,7 +99,11 @@ func (a *app) runRebalancePlan(ctx context.Context, cmd *cobra.Command, o *rebal
 		return usageError("--leases and --no-leases are both given").withHint("give one of them")
 	}
 	if o.justLeases(args) {
-		return a.planLeases(ctx, cmd, o)
+		if gossips, err := o.gossips(ctx, a); err != nil {
+			return err
+		} else if !gossips {
+			return a.planLeases(ctx, cmd, o)
+		}
 	}
 	from, err := o.open(ctx, a, cmd, args)
 	if err != nil {

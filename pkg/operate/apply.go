@@ -201,8 +201,8 @@ func (a *Applying) Count(states ...MoveState) (n int) {
 	return n
 }
 
-// look reads a lease and says where it is on its way: planned, waiting or in
-// place. One that is anywhere else is a [*StalePlanError].
+// look reads a lease and says where it is on its way: planned, asked, waiting or
+// in place. One that is anywhere else is a [*StalePlanError].
 func (a *Applying) look(ctx context.Context, v *leases.View, i int) (*leases.Item, error) {
 	m := &a.Moves[i]
 	item, err := v.Current(ctx, m.Key)
@@ -231,7 +231,9 @@ func (a *Applying) look(ctx context.Context, v *leases.View, i int) (*leases.Ite
 	case owner != m.To:
 		return stale("belongs to node %q now, not to %q", owner, m.To)
 	case live && r.Epoch == m.Epoch && r.Instance == m.Instance:
-		m.State = MovePlanned
+		if m.State = MovePlanned; inspect.LeaseState(item) == "revoking" {
+			m.State = MoveAsked
+		}
 	case !live:
 		m.State = MoveWaiting
 	case agrees && r.Epoch > m.Epoch:
@@ -325,7 +327,7 @@ func StartTimeout(ttl, heartbeat time.Duration) time.Duration {
 // what has become of each key.
 func (a *Applying) Run(ctx context.Context, p *leases.Process, how ApplyOptions) error {
 	var order []int
-	for _, state := range []MoveState{MoveWaiting, MovePlanned} { // those that were begun come first
+	for _, state := range []MoveState{MoveWaiting, MoveAsked, MovePlanned} { // those that were begun come first
 		for i := range a.Moves {
 			if a.Moves[i].State == state {
 				order = append(order, i)
@@ -371,23 +373,26 @@ func (a *Applying) wave(ctx context.Context, p *leases.Process, how ApplyOptions
 	}
 	asked := slices.Clone(errs)
 	for w, i := range wave {
-		if a.Moves[i].State != MovePlanned { // of which nobody is asked any more
+		if a.Moves[i].State != MovePlanned { // of which nobody is to be asked any more
 			asked[w] = errPassed
 		}
 	}
 	revokeItems(ctx, p, keys, slices.Clone(items), asked, how.By, how.Reason)
 	var failed error
 	for w, err := range asked {
+		if err == nil || errors.Is(err, errPassed) || failed != nil {
+			continue
+		}
+		failed = err
 		var refused *leases.RefusedError
 		var lost *leases.LostError
-		switch {
-		case errors.Is(err, errPassed):
-		case err == nil:
-			a.Moves[wave[w]].State = MoveAsked
-		case errors.As(err, &refused) && (refused.Kind == leases.ErrOver || refused.Record.State == leases.Released), errors.As(err, &lost):
-			// Its holder was quicker; what has become of it shows below.
-		case failed == nil:
-			failed = err
+		if errors.As(err, &refused) || errors.As(err, &lost) {
+			// Where its holder was quicker, nobody is to be asked any more.
+			if _, err := a.look(ctx, p.View, wave[w]); err != nil {
+				failed = err
+			} else if a.Moves[wave[w]].State != MovePlanned {
+				failed = nil
+			}
 		}
 	}
 	waiting, stop := context.WithCancel(ctx)
@@ -462,7 +467,6 @@ func (a *Applying) await(ctx context.Context, p *leases.Process, how ApplyOption
 	}
 	var asked error
 	for {
-		before := m.State
 		item, err := a.look(ctx, p.View, i)
 		late := clock.Elapsed()-began >= within
 		var stale *StalePlanError
@@ -474,7 +478,6 @@ func (a *Applying) await(ctx context.Context, p *leases.Process, how ApplyOption
 			m.State, m.Err = MoveFailed, err
 			return err
 		case ctx.Err() != nil:
-			m.State = before
 			return ctx.Err()
 		case err != nil && late: // until then the store may come back
 			return err
@@ -485,13 +488,11 @@ func (a *Applying) await(ctx context.Context, p *leases.Process, how ApplyOption
 		case m.State == MoveWaiting && how.OnDemand:
 			m.State = MoveReleased
 			return nil
-		case m.State == MovePlanned && late:
+		case (m.State == MovePlanned || m.State == MoveAsked) && late:
 			return fail(ErrNotLetGo, item, nil)
 		case m.State == MoveWaiting && late:
 			return fail(ErrNotTaken, item, asked)
-		case m.State == MovePlanned:
-			m.State = before
-		case how.Ask != nil && inspect.PlacedBy(m.Key) == inspect.KeyAssignments:
+		case m.State == MoveWaiting && how.Ask != nil && inspect.PlacedBy(m.Key) == inspect.KeyAssignments:
 			asked = errors.New("its heartbeat has no address to ask it at")
 			if addr := a.judge.Addr(m.To); addr != "" {
 				asked = how.Ask(ctx, addr, m.Key)
@@ -526,8 +527,6 @@ func (a *Applying) lookAgain(ctx context.Context, v *leases.View, wave []int) {
 			m.Err = err
 		case m.State == MoveInPlace:
 			m.State = MoveDone
-		case m.State == MovePlanned && before.State == MoveAsked:
-			m.State = MoveAsked
 		}
 		return nil
 	})
