@@ -124,6 +124,7 @@ func allCommands(cmd *cobra.Command) []*cobra.Command {
 // schemaOf lists the documents that commands print as JSON.
 var schemaOf = map[string]reflect.Type{
 	"owner":                 reflect.TypeFor[ownerResult](),
+	"rebalance-apply":       reflect.TypeFor[appliedResult](),
 	"rebalance-plan":        reflect.TypeFor[planResult](),
 	"placement-check":       reflect.TypeFor[checkResult](),
 	"placement-compare":     reflect.TypeFor[compareResult](),
@@ -262,6 +263,15 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"error", []string{"nonsense"}},
 	}
 	root := exampleRoot(t)
+	handover, plan := exampleRoot(t), filepath.Join(t.TempDir(), "plan.json")
+	execute(t, "", "leases", "acquire", "gc/s3://b/one", "--node", "elsewhere", "--ttl", "1h", "--root", handover)
+	execute(t, "", "rebalance-plan", "--root", handover, "--out", plan)
+	for _, args := range [][]string{{"rebalance-plan", "--root", handover}, {"rebalance-apply", plan, "--dry-run"}, {"rebalance-apply", plan, "--start-timeout", "1ms", "--yes"}} {
+		tests = append(tests, struct {
+			schema string
+			args   []string
+		}{args[0], args})
+	}
 	for _, args := range [][]string{{"nodes", "drain", "ours", "--reason", "why", "--dry-run"}, {"nodes", "drain", "ours", "--reason", "why", "--yes"}, {"status"}, {"nodes", "list"}, {"heartbeats", "list"}, {"heartbeats", "show", "n1"}, {"heartbeats", "release", "dead", "--dry-run"},
 		{"databases", "list"}, {"databases", "register", "s3://b/one", "s3://b/new", "--dry-run"}, {"databases", "unregister", "s3://b/one", "--dry-run"},
 		{"databases", "pause", "s3://b/one", "--dry-run"},

@@ -317,11 +317,10 @@ func (a *app) applyError(err error, applying *operate.Applying, p *leasePlace, p
 		}
 		e = e.withHint("make a new plan: %s --out %s", again, shellWord(name))
 	case errors.As(err, &harm):
-		e = &exitError{code: exitRefused, err: err, object: harm.Key}
+		e = &exitError{code: harmCode(err), err: err, object: harm.Key}
 		show := "shardctl leases show " + shellWord(harm.Key) + p.flags
 		switch {
 		case errors.Is(err, operate.ErrNotTaken):
-			e.code = exitFailed
 			e = e.withHint("look what node %s does, then go on with shardctl rebalance-apply %s; see %s", harm.To, shellWord(name), show)
 		case errors.Is(err, operate.ErrNotLetGo):
 			e = e.withHint("see whether its holder lives: %s; then go on with shardctl rebalance-apply %s", show, shellWord(name))
@@ -337,6 +336,20 @@ func (a *app) applyError(err error, applying *operate.Applying, p *leasePlace, p
 	return e
 }
 
+// harmCode is the exit code of what has become of a key: it did not start, or it is
+// not to be had.
+func harmCode(err error) int {
+	if errors.Is(err, operate.ErrNotTaken) {
+		return exitFailed
+	}
+	var stale *operate.StalePlanError
+	var harm *operate.HarmError
+	if errors.As(err, &stale) || errors.As(err, &harm) {
+		return exitRefused
+	}
+	return asExitError(err).code
+}
+
 func newAppliedResult(applying *operate.Applying, dryRun bool) *appliedResult {
 	r := &appliedResult{
 		SchemaVersion: 1, Root: applying.Plan.Root, Store: applying.Plan.Store, Plan: applying.Plan.Digest(), DryRun: dryRun,
@@ -348,8 +361,7 @@ func newAppliedResult(applying *operate.Applying, dryRun bool) *appliedResult {
 		m := &applying.Moves[i]
 		l := appliedLease{Key: m.Key, From: m.Node, To: m.To, Holder: m.Holder, EpochBefore: m.Epoch, EpochAfter: m.EpochAfter, Result: string(m.State)}
 		if m.Err != nil {
-			e := asExitError(m.Err)
-			l.Error = &errorBody{Code: e.code, Message: oneLine(m.Err.Error()), Object: m.Key}
+			l.Error = &errorBody{Code: harmCode(m.Err), Message: oneLine(m.Err.Error()), Object: m.Key}
 		}
 		r.Leases[i] = l
 	}
