@@ -196,7 +196,10 @@ func TestForceWithUnknownOutcome(t *testing.T) {
 
 // writeLeases writes a root of n leases on the local disk, every other of which is
 // held under a session.
-func writeLeases(t testing.TB, n int) string {
+func writeLeases(t testing.TB, n int) string { return writeLeasesFor(t, n, 30*time.Second) }
+
+// writeLeasesFor is writeLeases with a TTL.
+func writeLeasesFor(t testing.TB, n int, ttl time.Duration) string {
 	t.Helper()
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "leases"), 0o755); err != nil {
@@ -206,7 +209,7 @@ func writeLeases(t testing.TB, n int) string {
 	for i := range n {
 		r := leases.Record{
 			Version: 1, Key: fmt.Sprintf("gc/s3://acme-prod/tenants/%06d", i), State: leases.Held, Node: fmt.Sprintf("n%d", i%20), Instance: fmt.Sprintf("%032x", i%20),
-			Epoch: 1, TTLms: 30000, Nonce: fmt.Sprintf("%032x", i), Kept: true, Acquired: at, Renewed: at,
+			Epoch: 1, TTLms: ttl.Milliseconds(), Nonce: fmt.Sprintf("%032x", i), Kept: true, Acquired: at, Renewed: at,
 		}
 		if i%2 == 1 {
 			r.Session, r.TTLms = true, 0
@@ -216,7 +219,7 @@ func writeLeases(t testing.TB, n int) string {
 		}
 	}
 	for i := 1; i < min(n, 20); i += 2 {
-		s := leases.Session{Version: 1, Instance: fmt.Sprintf("%032x", i), Node: fmt.Sprintf("n%d", i), TTLms: 30000, Nonce: "x", State: leases.SessionOpen, Started: at, Renewed: at}
+		s := leases.Session{Version: 1, Instance: fmt.Sprintf("%032x", i), Node: fmt.Sprintf("n%d", i), TTLms: ttl.Milliseconds(), Nonce: "x", State: leases.SessionOpen, Started: at, Renewed: at}
 		path := filepath.Join(root, "sessions", s.Instance+".json")
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, s.Encode(), 0o644)); err != nil {
 			t.Fatal(err)

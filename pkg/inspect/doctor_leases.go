@@ -52,8 +52,8 @@ func (e *examiner) leases(ctx context.Context) error {
 		"leases list", "--expired")
 	e.aboutLeases(placement.Warning, FindOrphanedLease, "", orphaned, "%s held by a node without a live heartbeat", "",
 		"leases release", "--force", "--orphaned", "--reason", "holder-has-no-heartbeat")
-	e.aboutLeases(placement.Info, FindMisplacedLease, "", misplaced, "%s held by another node than the placement names", "",
-		"leases revoke", "--misplaced", "--reason", "misplaced")
+	e.aboutLeases(placement.Info, FindMisplacedLease, "", misplaced, "%s held by another node than the placement names",
+		"save the plan with --out, and hand them over with rebalance-apply", "rebalance-plan")
 	if err := e.sessions(ctx); err != nil {
 		return err
 	}
