@@ -17,7 +17,7 @@ func oneDatabase(t *testing.T) *objstore.Memory {
 	t.Helper()
 	store := objstore.NewMemory(nil)
 	for name, body := range map[string]string{
-		fleet.PolicyName:               "[node]\nheartbeat_interval = \"100ms\"\nheartbeat_timeout = \"2s\"\nconfig_poll = \"100ms\"\n",
+		fleet.PolicyName:              "[node]\nheartbeat_interval = \"100ms\"\nheartbeat_timeout = \"2s\"\nconfig_poll = \"100ms\"\n",
 		"dbs/s3%3A%2F%2Fb%2Fone.toml": "",
 	} {
 		if _, err := store.Put(t.Context(), name, []byte(body)); err != nil {
