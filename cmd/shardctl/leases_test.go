@@ -327,7 +327,7 @@ func TestLeasesOfAnotherStore(t *testing.T) {
 		if got := run("acquire", "k", "--node", "n1", "--ttl", "20s"); got.code != 0 {
 			t.Fatal(got.err)
 		}
-		if got := run("list", "-o", "csv"); !strings.Contains(got.stdout, "\nk,held,n1,,1,,,") || !strings.HasSuffix(got.stdout, ",k,,,\n") {
+		if got := run("list", "-o", "csv"); !strings.Contains(got.stdout, "\nk,held,n1,,1,,,") || !strings.HasSuffix(got.stdout, ",k,,20.000,\n") {
 			t.Errorf("list: %s", got.stdout)
 		}
 		if got := run("show", "k"); !strings.Contains(got.stdout, "\nheartbeat  not known\n") {
