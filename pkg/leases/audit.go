@@ -96,13 +96,21 @@ func (p *Process) recorded(ctx context.Context, a *Audit, do func() error) error
 			a.Outcome = "unknown"
 		}
 	}
-	// What was done is written down also where the caller has given up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
-	if auditErr := p.append(ctx, *a, "-outcome"); auditErr != nil && err == nil {
-		err = fmt.Errorf("%s of %s was done, and no record of it written: %w", a.Action, a.Key, auditErr)
+	if auditErr := p.conclude(ctx, a); err == nil {
+		err = auditErr
 	}
 	return err
+}
+
+// conclude writes an audit record of an outcome: what was done is written down
+// also where the caller has given up.
+func (p *Process) conclude(ctx context.Context, a *Audit) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := p.append(ctx, *a, "-outcome"); err != nil {
+		return fmt.Errorf("%s of %s was done, and no record of it written: %w", a.Action, a.Key, err)
+	}
+	return nil
 }
 
 // append writes an audit record of one phase.

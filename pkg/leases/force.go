@@ -210,7 +210,7 @@ func (p *Process) forceSession(ctx context.Context, f *Forcing) error {
 func (p *Process) forceEnded(ctx context.Context, f *Forcing, refused error) error {
 	s, err := p.readAndJudge(ctx, f.Item.Session.Key)
 	if err == nil && !s.Missing && s.Err == nil && s.Session.State == SessionOpen && s.Life.Over {
-		s, err = p.fence(ctx, s)
+		s, err = p.fenceOnce(ctx, s)
 	}
 	switch {
 	case err != nil:

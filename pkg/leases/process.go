@@ -95,6 +95,7 @@ type Process struct {
 	// Of other processes' sessions, by their instances.
 	watches map[string]*watching
 	fencing map[string]*look
+	markers map[string]*markers
 }
 
 // life is this process's life, as a table with lives keeps it.
@@ -146,7 +147,8 @@ func NewProcess(t Table, o Options) (*Process, error) {
 	}
 	p := &Process{
 		View: NewView(t, o.Clock), table: t, node: o.Node, addr: o.Addr, random: o.Random, first: 1, shared: true,
-		checking: make(chan struct{}, 1), sessioning: make(chan struct{}, 1), entries: map[string]*entry{}, watches: map[string]*watching{}, fencing: map[string]*look{},
+		checking: make(chan struct{}, 1), sessioning: make(chan struct{}, 1), entries: map[string]*entry{}, watches: map[string]*watching{},
+		fencing: map[string]*look{}, markers: map[string]*markers{},
 	}
 	p.checking <- struct{}{}
 	p.sessioning <- struct{}{}

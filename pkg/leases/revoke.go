@@ -138,14 +138,86 @@ func (p *Process) RevokeKeys(ctx context.Context, s *SessionItem, keys []*Item, 
 // FileMark writes an audit record that is found by the key, of a mark that
 // [Process.RevokeKeys] has added. That of the session was written before it.
 func (p *Process) FileMark(ctx context.Context, item *Item, m SessionMark, by, reason string) error {
-	return p.append(ctx, Audit{
+	return p.conclude(ctx, &Audit{
 		Version: RecordVersion, Op: m.Op, Action: "revoke", By: by, Reason: reason, Key: m.Key,
 		Seen: &item.Record, SeenVersion: item.Version, Marks: []SessionMark{m}, Outcome: "revoked",
-	}, "-outcome")
+	})
 }
 
-// mark adds marks to a session, and returns the session that has them.
+// markers are those in this process who mark one session.
+type markers struct {
+	turn chan struct{} // holds one token while nobody writes marks
+	next *marking      // what waits for its turn, or nil
+}
+
+// marking are marks that are written together.
+type marking struct {
+	marks   []SessionMark
+	done    chan struct{}
+	session *SessionItem
+	err     error
+}
+
+// mark adds marks to a session, and returns the session that has them. What is to
+// be marked while another mark is under way waits a while, and goes into one write
+// (N10).
 func (p *Process) mark(ctx context.Context, s *SessionItem, marks []SessionMark) (*SessionItem, error) {
+	instance := s.Key
+	stopped := func(err error) error { return &BackendError{"mark session", instance, err} }
+	p.mu.Lock()
+	q := p.markers[instance]
+	if q == nil {
+		q = &markers{turn: make(chan struct{}, 1)}
+		q.turn <- struct{}{}
+		p.markers[instance] = q
+	}
+	if m := q.next; m != nil {
+		m.marks = append(m.marks, marks...)
+		p.mu.Unlock()
+		select {
+		case <-m.done:
+			return m.session, m.err
+		case <-ctx.Done():
+			return nil, stopped(ctx.Err())
+		}
+	}
+	m := &marking{marks: slices.Clone(marks), done: make(chan struct{})}
+	q.next = m
+	busy := len(q.turn) == 0
+	p.mu.Unlock()
+	defer close(m.done)
+	leave := func() {
+		p.mu.Lock()
+		q.next = nil // whoever comes now is for the next write
+		p.mu.Unlock()
+	}
+
+	if err := await(ctx, q.turn); err != nil {
+		leave()
+		m.err = stopped(err)
+		return nil, m.err
+	}
+	if busy {
+		if err := p.clock.Sleep(ctx, markPause); err != nil {
+			m.err = stopped(err)
+		} else {
+			s, m.err = p.readSession(ctx, instance)
+		}
+	}
+	leave()
+	if m.err == nil {
+		m.session, m.err = p.writeMarks(ctx, s, m.marks)
+	}
+	p.mu.Lock()
+	if q.next == nil {
+		delete(p.markers, instance)
+	}
+	p.mu.Unlock()
+	q.turn <- struct{}{}
+	return m.session, m.err
+}
+
+func (p *Process) writeMarks(ctx context.Context, s *SessionItem, marks []SessionMark) (*SessionItem, error) {
 	refused := func(format string, args ...any) error {
 		return &RefusedError{Key: s.Key, Why: fmt.Sprintf(format, args...)}
 	}

@@ -69,6 +69,7 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"lives", testLives},
 		{"sessions", testSessions},
 		{"session force", testSessionForce},
+		{"session force of many", testSessionForceMany},
 		{"session force of the dead", testSessionForceDead},
 		{"session kill ends", testSessionKillEnds},
 	}

@@ -1211,6 +1211,45 @@ func testSessionForce(f *fixture) {
 	}
 }
 
+// testSessionForceMany: keys of one live session that are forced without a watch at
+// a time are asked for in a few writes, and none fails by the others.
+func testSessionForceMany(f *fixture) {
+	f.needSessions()
+	a := f.process("a")
+	names := make([]string, 24)
+	for i := range names {
+		names[i] = fmt.Sprint("k", i)
+	}
+	held := f.hold(a, underSession, append(names, "stays")...)
+	b, _, sessions := f.faultySessions("b")
+	plans := make([]*leases.Forcing, len(names))
+	for i, key := range names {
+		var err error
+		if plans[i], err = b.PlanForce(f.Context(), key, leases.Force{By: "b", Reason: "a test", NoWatch: true}); err != nil {
+			f.Fatal(err)
+		}
+	}
+	var group sync.WaitGroup
+	for _, plan := range plans {
+		group.Go(func() {
+			forced, err := b.Force(f.Context(), plan)
+			if err != nil || !forced.Changed || forced.After.Epoch != 2 || forced.After.LockDelay() != f.leastDelay(long) {
+				f.Errorf("force of %s: %+v, error %v", plan.Key, forced, err)
+			}
+		})
+	}
+	group.Wait()
+	if n := len(sessions.take()); n == 0 || n >= len(names)/2 {
+		f.Errorf("%d keys were asked for in %d writes", len(names), n)
+	}
+	slices.Sort(names)
+	if diff := cmp.Diff(names, f.renewSession(a)); diff != "" {
+		f.Errorf("the holder is asked for (-want +got):\n%s", diff)
+	}
+	f.wantOver("forced", held[:len(names)]...)
+	f.wantHeld("beside forced keys", held[len(names)])
+}
+
 // testSessionForceDead: many keys of a dead session are forced with one watch and one fence.
 func testSessionForceDead(f *fixture) {
 	f.needSessions()
