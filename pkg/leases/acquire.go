@@ -92,7 +92,7 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 		if p.names(&r) && r.State == Held {
 			return nil, &RefusedError{Key: key, Record: r, Why: "this process has it and was asked to let go: release it first"}
 		}
-		return nil, &HeldError{key, r, item.Life.Left}
+		return nil, item.held()
 	}
 	gone := ""
 	if r.State == Held && r.Session {
@@ -206,7 +206,7 @@ func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, ol
 		if err := p.judge(ctx, item); err != nil {
 			return nil, err
 		}
-		return nil, &HeldError{next.Key, item.Record, item.Life.Left}
+		return nil, item.held()
 	default:
 		if first, ours := p.rules.sentAt(e.tries, &next); ours {
 			sent = first

@@ -14,6 +14,8 @@ type HeldError struct {
 	Record Record
 	// Left is when it may be free at the earliest, from now, as far as can be told.
 	Left time.Duration
+	// TTL is that of the holder's lease or session; 0 where nobody holds the key.
+	TTL time.Duration
 }
 
 func (e *HeldError) Error() string {

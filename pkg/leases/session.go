@@ -570,14 +570,13 @@ func (p *Process) fenceOnce(ctx context.Context, judged *SessionItem) (*SessionI
 // missing. Where it is not, the error is a [*HeldError].
 func (p *Process) free(ctx context.Context, item *Item) error {
 	s := item.Session
-	held := func(left time.Duration) error { return &HeldError{item.Key, item.Record, left} }
 	switch {
 	case s.Err != nil:
 		return s.Err
 	case s.Missing:
 		return nil
 	case !s.Life.Over:
-		return held(s.Life.Left)
+		return item.held()
 	case s.Session.State == SessionClosed || !p.rules.needsFence():
 		return nil
 	}
@@ -585,14 +584,14 @@ func (p *Process) free(ctx context.Context, item *Item) error {
 	if err != nil {
 		return err
 	}
-	item.Session = fenced
+	item.Session, item.Life = fenced, fenced.Life
 	switch {
 	case fenced.Err != nil:
 		return fenced.Err
 	case fenced.Missing, fenced.Session.State == SessionClosed && fenced.Life.Over:
 		return nil
 	}
-	return held(fenced.Life.Left)
+	return item.held()
 }
 
 // Killing is a kill of a session that was planned.

@@ -219,6 +219,64 @@ func TestSessionIsFencedKilledAndForced(t *testing.T) {
 	})
 }
 
+// countedReads counts the reads of keys.
+type countedReads struct {
+	*leases.Memory
+	n atomic.Int64
+}
+
+func (c *countedReads) Get(ctx context.Context, key string) (leases.Row, error) {
+	c.n.Add(1)
+	return c.Memory.Get(ctx, key)
+}
+
+// Who waits for a key asks as often as its holder's TTL tells, which is in the
+// session where there is one, and not sooner than a lock delay is over.
+func TestWaitAsksByTheTTLOfTheHolder(t *testing.T) {
+	const ttl = 40 * time.Second
+	for name, begin := range map[string]func(t *testing.T, holder, other *leases.Process){
+		"session": func(t *testing.T, holder, _ *leases.Process) {
+			if _, err := holder.Acquire(t.Context(), "k", leases.Terms{TTL: ttl, Kept: true, Session: true}); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"lock delay": func(t *testing.T, holder, other *leases.Process) {
+			if _, err := holder.Acquire(t.Context(), "k", leases.Terms{TTL: ttl, Kept: true, Session: true}); err != nil {
+				t.Fatal(err)
+			}
+			f, err := other.PlanForce(t.Context(), "k", leases.Force{By: "me", Reason: "test", NoWatch: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := other.Force(t.Context(), f); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"lease": func(t *testing.T, holder, _ *leases.Process) {
+			if _, err := holder.Acquire(t.Context(), "k", leases.Terms{TTL: ttl, Kept: true}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table := &countedReads{Memory: leases.NewMemory(nil)}
+				holder, other := newProcess(t, table, "a"), newProcess(t, table, "b")
+				begin(t, holder, other)
+				start := time.Now()
+				table.n.Store(0)
+				l, err := leases.Wait(t.Context(), other, "k", leases.Terms{TTL: ttl}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(start); took < ttl || took > ttl+ttl/10 || table.n.Load() > 20 || l.Epoch() < 2 {
+					t.Errorf("epoch %d after %v, with %d reads of the key", l.Epoch(), took, table.n.Load())
+				}
+			})
+		})
+	}
+}
+
 // A session that is lost ends all of its keys, also where that shows first to
 // somebody who takes another key, under the next session.
 func TestKeeperLosesASession(t *testing.T) {

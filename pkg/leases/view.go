@@ -250,6 +250,21 @@ func (v *View) judgeHolder(ctx context.Context, item *Item, asked *lives) error 
 	return nil
 }
 
+// TTL is that of a held record's holder: of its session, where it has one. It is 0
+// where that cannot be read, or nobody holds the key.
+func (i *Item) TTL() time.Duration {
+	switch {
+	case i.Record.State != Held:
+		return 0
+	case i.Session != nil:
+		return i.Session.Session.TTL()
+	}
+	return i.Record.TTL()
+}
+
+// held says that the key is not to be had.
+func (i *Item) held() *HeldError { return &HeldError{i.Record.Key, i.Record, i.Life.Left, i.TTL()} }
+
 // Remaining is how much of its TTL a held record has left, for people; it is
 // negative for one that has run out, and 0 for one whose life the store, or whose
 // session somebody, has ended. That of a session's key is the session's. Where the

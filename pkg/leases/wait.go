@@ -32,7 +32,11 @@ func Wait(ctx context.Context, s Store, key string, terms Terms, held func(*Held
 			if unknown = 0; held != nil {
 				held(h)
 			}
-			pause = max(pause, min(longest, h.Record.TTL()/4))
+			usual := h.TTL / 4
+			if h.TTL == 0 { // under a lock delay, which nobody shortens
+				usual = h.Left
+			}
+			pause = max(pause, min(longest, usual))
 			if h.Left > 0 && h.Left < pause {
 				pause = max(h.Left, time.Millisecond)
 			}

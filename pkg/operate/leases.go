@@ -91,7 +91,7 @@ func AcquireLease(ctx context.Context, s leases.Store, key string, terms leases.
 // TooShort tells that a wait can never outlast a dead holder of a key, since its
 // store does not date its records: that takes a watch of so long.
 func (w Wait) TooShort(i *leases.Item) (watch time.Duration, is bool) {
-	watch = i.Record.TTL() + (i.Record.TTL()+19)/20
+	watch = i.TTL() + (i.TTL()+19)/20
 	return watch, w.Most > 0 && w.Most < watch && i.Record.State == leases.Held && !i.Life.Dated && !i.Life.Known
 }
 
@@ -116,11 +116,11 @@ func LeaseGone(ctx context.Context, v *leases.View, clock leases.Clock, was *lea
 		if r.State != leases.Held || r.Instance != was.Record.Instance || r.Epoch != was.Record.Epoch || now.Life.Over {
 			return now, nil
 		}
-		wait := min(max(r.TTL()/10, minPoll), maxPoll)
+		wait := min(max(now.TTL()/10, minPoll), maxPoll)
 		if w.Most > 0 {
 			left := w.Most - (clock.Elapsed() - start)
 			if left <= 0 {
-				return now, &waitedError{w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left}}
+				return now, &waitedError{w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left, TTL: now.TTL()}}
 			}
 			wait = min(wait, left)
 		}
@@ -188,7 +188,9 @@ func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []
 		group := groups[g]
 		if first := items[group[0]]; first.Session == nil || first.Record.State != leases.Held {
 			i := group[0]
-			items[i], errs[i] = p.Revoke(ctx, keys[i], by, reason)
+			if items[i], errs[i] = p.Revoke(ctx, keys[i], by, reason); errs[i] != nil {
+				items[i] = nil
+			}
 			return nil
 		}
 		some := make([]*leases.Item, len(group))
@@ -209,7 +211,9 @@ func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []
 		}
 		EachLease(len(added), func(n int) error {
 			i := at[added[n].Key]
-			errs[i] = p.FileMark(ctx, items[i], added[n], by, reason)
+			if errs[i] = p.FileMark(ctx, items[i], added[n], by, reason); errs[i] != nil {
+				items[i] = nil
+			}
 			return nil
 		})
 		return nil
