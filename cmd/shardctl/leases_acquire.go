@@ -188,6 +188,8 @@ type keptLeases struct {
 	a *app
 	// ended is closed once none is left.
 	ended chan struct{}
+	// givingUp are leases that are released since somebody asked for them.
+	givingUp sync.WaitGroup
 
 	mu   sync.Mutex
 	lost []error
@@ -211,7 +213,7 @@ func (k *keptLeases) onLost(key string, err error) {
 	k.mu.Unlock()
 	k.a.note("%v", err)
 	// Not from here: a release waits for this very lease.
-	go func() {
+	k.givingUp.Go(func() {
 		var revoked *leases.RevokedError
 		if errors.As(err, &revoked) {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
@@ -223,7 +225,7 @@ func (k *keptLeases) onLost(key string, err error) {
 		if k.Len() == 0 {
 			k.once.Do(func() { close(k.ended) })
 		}
-	}()
+	})
 }
 
 // stay waits for a signal, or until no lease is left.
@@ -239,7 +241,9 @@ func (k *keptLeases) stay(ctx context.Context) {
 func (k *keptLeases) release(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), timeout)
 	defer cancel()
-	return k.Close(ctx)
+	err := k.Close(ctx)
+	k.givingUp.Wait() // each has its own time
+	return err
 }
 
 // lostError is the error of leases that ended before the command did. After a

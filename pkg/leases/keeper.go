@@ -348,7 +348,8 @@ func (k *Keeper) tries(ctx context.Context, do func() error) (err error) {
 	return err
 }
 
-// Close releases all leases, whose work must have stopped, and ends the keeper.
+// Close releases all leases, whose work must have stopped, and ends the keeper. The
+// session that it kept is closed, also where no key of it is left.
 // The error joins those of the releases that failed; those keys are free after
 // their TTL.
 func (k *Keeper) Close(ctx context.Context) error {
@@ -358,24 +359,22 @@ func (k *Keeper) Close(ctx context.Context) error {
 		return nil
 	}
 	k.closed = true
+	session := k.session.instance != ""
 	all := make([]*HeldLease, 0, len(k.held))
 	for _, h := range k.held {
 		all = append(all, h)
+		session = session || h.lease.session != nil
 		k.drop(h)
 	}
 	k.mu.Unlock()
 	close(k.done)
 	errs := make([]error, len(all)+1)
-	session := false
 	inParallel(k.o.Parallel, len(all), func(i int) {
 		all[i].cancel(ErrKeeperClosed)
 		if all[i].lease.session == nil {
 			errs[i] = k.release(ctx, all[i].lease)
 		}
 	})
-	for _, h := range all {
-		session = session || h.lease.session != nil
-	}
 	if session {
 		errs[len(all)] = k.tries(ctx, func() error { return k.store.CloseSession(ctx) })
 	}

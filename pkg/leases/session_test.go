@@ -219,6 +219,29 @@ func TestSessionIsFencedKilledAndForced(t *testing.T) {
 	})
 }
 
+// A keeper closes its session also where no key of it is left.
+func TestKeeperClosesASessionWithoutKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		p, other := newProcess(t, table, "a"), newProcess(t, table, "b")
+		k := leases.NewKeeper(p, leases.KeeperOptions{Sessions: leases.SessionAlways})
+		h, err := k.Acquire(ctx, "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Release(ctx, "k"); err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := other.Session(ctx, h.Lease().Instance()); err != nil || s.Session.Why != leases.WhyStop {
+			t.Errorf("after the close: %+v %v", s.Session, err)
+		}
+	})
+}
+
 // countedReads counts the reads of keys.
 type countedReads struct {
 	*leases.Memory
