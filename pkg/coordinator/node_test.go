@@ -336,6 +336,103 @@ func TestStoppedNodeHoldsNothing(t *testing.T) {
 	})
 }
 
+// A node that loses its session stops all that runs under it at once, and before
+// others may have it. Then it opens another session, and takes what is placed on it
+// at the next epoch.
+func TestNodeLosesItsSession(t *testing.T) {
+	const databases, ttl, stop = 40, 6 * time.Second, time.Second // of startNode
+	for how, lose := range map[string]func(t *testing.T, table *objectlease.Table, other *leases.Process, s *leases.SessionItem, away *atomic.Bool) error{
+		"killed": func(t *testing.T, _ *objectlease.Table, other *leases.Process, s *leases.SessionItem, _ *atomic.Bool) error {
+			_, err := other.Kill(t.Context(), s.Key, "me", "test", 0)
+			return err
+		},
+		"closed by another": func(t *testing.T, table *objectlease.Table, _ *leases.Process, s *leases.SessionItem, _ *atomic.Bool) error {
+			closed := s.Session
+			closed.State, closed.Why, closed.Nonce = leases.SessionClosed, leases.WhyLapsed, "fence"
+			_, err := table.SessionTable().Write(t.Context(), leases.Write{Key: s.Key, Version: s.Version, Body: closed.Encode()})
+			return err
+		},
+		"deleted by hand": func(t *testing.T, table *objectlease.Table, _ *leases.Process, s *leases.SessionItem, _ *atomic.Bool) error {
+			return table.DeleteSession(t.Context(), s.Key, s.Version)
+		},
+		"not reached": func(_ *testing.T, _ *objectlease.Table, _ *leases.Process, _ *leases.SessionItem, away *atomic.Bool) error {
+			away.Store(true)
+			return nil
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newRoot(t, databases)
+				var away atomic.Bool
+				store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+					if away.Load() && strings.HasPrefix(c.Name, "sessions/") {
+						return objstore.Fault{Before: errors.New("away")}
+					}
+					return objstore.Fault{}
+				})
+				table := objectlease.New(memory)
+				other, err := leases.NewProcess(table, leases.Options{Node: "other", Clock: leasetest.BubbleClock()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				session := func() (open *leases.SessionItem) {
+					for s, err := range other.Sessions(t.Context()) {
+						if err != nil || s.Err != nil {
+							t.Fatal(s, err)
+						}
+						if s.Session.State == leases.SessionOpen && !s.Life.Over {
+							open = s
+						}
+					}
+					return open
+				}
+				r := &runs{now: map[string][]string{}}
+				n := startNode(t, store, coordinator.NodeOptions{
+					NodeID: "1-node", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}, Exclusive: []fleet.Service{fleet.GC},
+				})
+				count := func(epoch string) (n int) {
+					r.each(t, databases, func(_ string, who []string) {
+						if len(who) == 1 && who[0] == "1-node/"+epoch {
+							n++
+						}
+					})
+					return n
+				}
+				time.Sleep(5 * time.Second)
+				before := session()
+				if before == nil || count("1") != databases {
+					t.Fatalf("%d run under the session %+v", count("1"), before)
+				}
+				if err := lose(t, table, other, before, &away); err != nil {
+					t.Fatal(err)
+				}
+				began := time.Now()
+				for count("1") == databases && time.Since(began) < time.Minute {
+					time.Sleep(10 * time.Millisecond)
+				}
+				synctest.Wait()
+				if left := count("1"); left != 0 {
+					t.Errorf("%d of %d go on when the first stops", left, databases)
+				}
+				if took := time.Since(before.Session.Renewed); took > ttl-ttl/20-stop {
+					t.Errorf("they stop %v after the last renewal", took)
+				}
+				time.Sleep(2 * stop) // the session itself is over a second later
+				away.Store(false)
+				time.Sleep(30 * time.Second)
+				after := session()
+				if after == nil || after.Key == before.Key || count("2") != databases {
+					t.Fatalf("afterwards %d run at epoch 2 under the session %+v", count("2"), after)
+				}
+				n.end(t)
+				if s, err := other.Session(t.Context(), after.Key); err != nil || s.Session.Why != leases.WhyStop {
+					t.Errorf("after a clean stop the session is %+v, error %v", s, err)
+				}
+			})
+		})
+	}
+}
+
 // A node that was drained while it was down starts nothing, not even for a moment.
 func TestNodeStartsDrained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
