@@ -121,7 +121,6 @@ func (p *Process) RevokeKeys(ctx context.Context, s *SessionItem, keys []*Item, 
 		if err != nil {
 			return err
 		}
-		audit.Outcome = "revoked"
 		for _, item := range keys {
 			item.Session = seen
 		}
@@ -129,6 +128,9 @@ func (p *Process) RevokeKeys(ctx context.Context, s *SessionItem, keys []*Item, 
 			if slices.Contains(seen.Session.Marks, m) {
 				added = append(added, m)
 			}
+		}
+		if audit.Outcome = "revoked"; len(added) == 0 { // all were asked for before
+			audit.Outcome = "unchanged"
 		}
 		return nil
 	})

@@ -420,7 +420,7 @@ func testSessionMarks(f *fixture) {
 	f.wantAudits("k4", "revoke by b: outcome revoked")
 	// That of k1, which changed nothing, and that of k4, beside the one of three.
 	f.wantAudits(instance, "revoke by b: intent", "revoke by b: intent", "revoke by b: intent",
-		"revoke by b: outcome revoked", "revoke by b: outcome revoked", "revoke by b: outcome revoked")
+		"revoke by b: outcome revoked", "revoke by b: outcome revoked", "revoke by b: outcome unchanged")
 	marked = f.session(instance)
 	if len(marked.Session.Marks) != 4 || len(sessions.take()) != 1 || marked.Session.Nonce != before.Session.Nonce {
 		f.Errorf("after more marks the session is %+v", marked.Session)
