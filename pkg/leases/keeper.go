@@ -133,14 +133,22 @@ func NewKeeper(store Store, o KeeperOptions) *Keeper {
 // are those of [Process.Acquire], and a [*RevokedError] for a key that is kept
 // and is to be given up.
 func (k *Keeper) Acquire(ctx context.Context, key string) (*HeldLease, error) {
-	return k.acquire(ctx, key, 1)
+	return k.acquire(ctx, key, 0)
 }
 
 // AcquireAll takes many keys, several at a time, and returns the lease or the
 // error of each. It stops early where the context ends.
 func (k *Keeper) AcquireAll(ctx context.Context, keys []string) ([]*HeldLease, []error) {
 	held, errs := make([]*HeldLease, len(keys)), make([]error, len(keys))
-	inParallel(k.o.Parallel, len(keys), func(i int) { held[i], errs[i] = k.acquire(ctx, keys[i], len(keys)) })
+	k.mu.Lock()
+	all := len(k.held)
+	for _, key := range keys {
+		if k.held[key] == nil {
+			all++
+		}
+	}
+	k.mu.Unlock()
+	inParallel(k.o.Parallel, len(keys), func(i int) { held[i], errs[i] = k.acquire(ctx, keys[i], all) })
 	return held, errs
 }
 
@@ -162,14 +170,15 @@ func inParallel(parallel, n int, do func(i int)) {
 	group.Wait()
 }
 
-// acquire takes a key, one of several that are taken at a time.
-func (k *Keeper) acquire(ctx context.Context, key string, of int) (*HeldLease, error) {
+// acquire takes a key. With those that are taken together with it, all are to be
+// kept; 0 for a key that is taken alone.
+func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, error) {
 	k.mu.Lock()
 	h := k.held[key]
 	revoked := h != nil && h.revoked
 	closed := k.closed
 	terms := k.o.Terms
-	terms.Session = k.o.Sessions == SessionAlways || (k.o.Sessions == SessionFromMany && len(k.held)+of >= ManyKeys)
+	terms.Session = k.o.Sessions == SessionAlways || (k.o.Sessions == SessionFromMany && max(all, len(k.held)+1) >= ManyKeys)
 	if h != nil {
 		terms.Session = h.lease.session != nil
 	}

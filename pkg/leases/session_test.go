@@ -219,6 +219,57 @@ func TestSessionIsFencedKilledAndForced(t *testing.T) {
 	})
 }
 
+// A keeper uses a session from 16 keys on, one for all, or as it is told.
+func TestKeeperUsesASessionForManyKeys(t *testing.T) {
+	for _, c := range []struct {
+		use      leases.SessionUse
+		together int // taken at a time, and then one by one
+		then     int
+		under    int // a session
+	}{
+		{leases.SessionFromMany, 15, 0, 0},
+		{leases.SessionFromMany, 16, 4, 20},
+		{leases.SessionFromMany, 0, 20, 5},
+		{leases.SessionFromMany, 10, 8, 3},
+		{leases.SessionAlways, 0, 2, 2},
+		{leases.SessionNever, 20, 2, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			p := newProcess(t, leases.NewMemory(nil), "a")
+			k := leases.NewKeeper(p, leases.KeeperOptions{Sessions: c.use})
+			var keys []string
+			for i := range c.together + c.then {
+				keys = append(keys, fmt.Sprint("k", i))
+			}
+			if _, errs := k.AcquireAll(ctx, keys[:c.together]); errors.Join(errs...) != nil {
+				t.Fatal(errs)
+			}
+			for _, key := range keys[c.together:] {
+				if _, err := k.Acquire(ctx, key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			under := map[string]int{}
+			for _, key := range keys {
+				if l := k.Get(key).Lease(); l.Record().Session {
+					under[l.Instance()]++
+				}
+			}
+			want := map[string]int{}
+			if instance, _, ok := p.HasSession(); ok {
+				want[instance] = c.under
+			}
+			if diff := cmp.Diff(want, under); diff != "" || (c.under > 0) != (len(want) > 0) {
+				t.Errorf("%+v: keys under sessions (-want +got):\n%s", c, diff)
+			}
+			if err := k.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
 // A keeper closes its session also where no key of it is left.
 func TestKeeperClosesASessionWithoutKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
