@@ -66,6 +66,56 @@ func TestIdleSessionCost(t *testing.T) {
 	})
 }
 
+// Keys of a dead node that ten others take cost a read and a write each. In all,
+// each of the ten judges the session once, and one fences it; another that tries to
+// reads it again.
+func TestTakeoverCost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const nodes, ttl = 10, 30 * time.Second
+		store := objstore.NewCounter(objstore.NewMemory(time.Now))
+		sessions := &sessionReads{Store: store}
+		process := func(node string) *leases.Process {
+			p, err := leases.NewProcess(objectlease.New(sessions), leases.Options{Node: node, Clock: leasetest.BubbleClock()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}
+		dead := process("dead")
+		keys := keyNames(2000)
+		for _, key := range keys {
+			if _, err := dead.Acquire(t.Context(), key, leases.Terms{TTL: ttl, Session: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(ttl + time.Second)
+		before, judged := store.Counts(), sessions.n.Load()
+		var group sync.WaitGroup
+		for n := range nodes {
+			group.Go(func() {
+				k := leases.NewKeeper(process(fmt.Sprint("node-", n)), leases.KeeperOptions{Terms: leases.Terms{TTL: ttl}})
+				var mine []string
+				for i := n; i < len(keys); i += nodes {
+					mine = append(mine, keys[i])
+				}
+				if _, errs := k.AcquireAll(t.Context(), mine); errors.Join(errs...) != nil {
+					t.Error(errors.Join(errs...))
+				}
+				t.Cleanup(func() { k.Close(context.Background()) })
+			})
+		}
+		group.Wait()
+		after, reads := store.Counts(), sessions.n.Load()-judged
+		late := after.Swaps - before.Swaps - int64(len(keys)) - 1 // fences after the first
+		if late < 0 || late >= nodes || reads < 1 || reads > nodes+late {
+			t.Errorf("%d reads of the session, and %d fences after the first", reads, late)
+		}
+		if creates, gets := after.Creates-before.Creates, after.Gets-before.Gets; creates != nodes || gets != int64(len(keys))+reads {
+			t.Errorf("%d sessions were opened, and %d reads made for %d keys", creates, gets, len(keys))
+		}
+	})
+}
+
 // A list asks for each holder's session once.
 func TestListReadsEachSessionOnce(t *testing.T) {
 	store := objstore.NewCounter(objstore.NewMemory(time.Now))
