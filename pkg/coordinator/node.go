@@ -101,6 +101,8 @@ type Node struct {
 	runs   map[uint64]context.CancelFunc
 	failed map[Key]string
 	work   sync.WaitGroup
+	// unleased are exclusive services that live nodes offer which take no leases.
+	unleased []fleet.Warning
 }
 
 // NodeStatus is what a node says of itself.
@@ -466,6 +468,7 @@ func (n *Node) mark(how *Drain) {
 // each heartbeat, so that it sees its own as it was written, and goes on where a
 // heartbeat hangs.
 func (n *Node) members(ctx context.Context) {
+	takesLeases := map[string]bool{}
 	for {
 		patience := time.NewTimer(2 * n.registry.Interval())
 		select {
@@ -481,7 +484,11 @@ func (n *Node) members(ctx context.Context) {
 		if err != nil {
 			n.log.Warn("nodes not listed", "error", err)
 		} else {
-			n.tell(func(c *Core, now time.Duration) []Action { return c.Members(now, nodes) })
+			unleased := n.unleasedOf(ctx, nodes, takesLeases)
+			n.tell(func(c *Core, now time.Duration) []Action {
+				n.unleased = unleased
+				return c.Members(now, nodes)
+			})
 			deleted, err := n.registry.Housekeep(ctx)
 			if err != nil {
 				n.log.Warn("old heartbeats not deleted", "error", err)
@@ -494,6 +501,55 @@ func (n *Node) members(ctx context.Context) {
 			n.log.Error("conflict", "error", err)
 		}
 	}
+}
+
+// WarnUnleased is the kind of a warning that a node of Sleet, which takes no
+// leases, offers a service that this node runs exclusively.
+const WarnUnleased fleet.WarningKind = "exclusive-service-without-leases"
+
+// unleasedOf warns of nodes that offer an exclusive service and take no leases. It
+// reads the heartbeat of each live node that offers one once, and remembers by its
+// name whether it takes leases.
+func (n *Node) unleasedOf(ctx context.Context, nodes []fleet.Node, takesLeases map[string]bool) (warnings []fleet.Warning) {
+	offers := func(other fleet.Node) (fleet.Service, bool) {
+		for _, service := range other.Services {
+			if slices.Contains(n.o.Exclusive, service) {
+				return service, other.Live && other.ID != n.o.NodeID
+			}
+		}
+		return 0, false
+	}
+	var unknown []fleet.Node
+	seen := map[string]bool{}
+	for _, other := range nodes {
+		if _, is := offers(other); is {
+			if seen[other.Heartbeat.Name] = true; !has(takesLeases, other.Heartbeat.Name) {
+				unknown = append(unknown, other)
+			}
+		}
+	}
+	maps.DeleteFunc(takesLeases, func(name string, _ bool) bool { return !seen[name] })
+	bodies, _ := fleet.ReadHeartbeats(ctx, fleetroot.Reader(n.store), unknown, fleet.DefaultParallel)
+	for name, body := range bodies {
+		if takesLeases[name] = body.Instance != ""; !takesLeases[name] {
+			n.log.Error("a node of Sleet, which takes no leases, offers what is exclusive here", "object", name)
+		}
+	}
+	for _, other := range nodes {
+		service, is := offers(other)
+		if takes, known := takesLeases[other.Heartbeat.Name]; is && known && !takes {
+			warnings = append(warnings, fleet.Warning{
+				Kind: WarnUnleased, Object: other.Heartbeat.Name, Service: service.String(),
+				Message: fmt.Sprintf("node %s of Sleet offers %s, which is exclusive here, and takes no leases: both may run the same for a moment; run it with overlap = \"safe\", or stop that node", other.ID, service),
+			})
+		}
+	}
+	return warnings
+}
+
+func has(m map[string]bool, name string) bool {
+	_, ok := m[name]
+	return ok
 }
 
 // loop is the main loop, until the context ends.
@@ -533,7 +589,7 @@ func (n *Node) describeSelf() NodeStatus {
 		}
 	}
 	if c.State() != nil {
-		s.Warnings, s.ConfigDigest = c.State().Warnings, c.State().Digest()
+		s.Warnings, s.ConfigDigest = slices.Concat(c.State().Warnings, n.unleased), c.State().Digest()
 	}
 	return s
 }

@@ -329,3 +329,47 @@ func TestBadEditsStopNothing(t *testing.T) {
 		n.end(t)
 	})
 }
+
+// A node of Sleet that comes while its service is run exclusively is warned of: it
+// takes no leases.
+func TestSleetComesToAnExclusiveService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 3)
+		setPolicy(t, memory, bothServices)
+		store := objstore.NewCounter(memory)
+		n := startNode(t, store, both("a", newRuns(), newRuns()))
+		other := startNode(t, memory, both("b", newRuns(), newRuns()))
+		time.Sleep(10 * time.Second)
+		if s := n.Status(); len(s.Warnings) != 0 {
+			t.Errorf("warnings: %v", s.Warnings)
+		}
+		const body = `{"version":1,"node_id":"sleet","sleet_version":"0.1.0","slatedb_version":"0.14.1","services":[]}`
+		beat := func(name string) {
+			for range 10 {
+				if _, err := memory.Put(t.Context(), name, []byte(body)); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+			}
+		}
+		beat("nodes/sleet.g.json") // what is not exclusive here
+		if s := n.Status(); len(s.Warnings) != 0 {
+			t.Errorf("warnings: %v", s.Warnings)
+		}
+		beat("nodes/sleet.cg.json")
+		before := store.Counts().Gets
+		beat("nodes/sleet.cg.json")
+		if gets := store.Counts().Gets - before; gets > 12 { // of two polls every 2 s
+			t.Errorf("%d reads in ten seconds", gets)
+		}
+		if s := n.Status(); len(s.Warnings) != 1 || s.Warnings[0].Kind != coordinator.WarnUnleased || !strings.Contains(s.Warnings[0].Message, "node sleet of Sleet offers compactor-coordinator") {
+			t.Errorf("warnings: %v", s.Warnings)
+		}
+		time.Sleep(10 * time.Second) // it is dead
+		if s := n.Status(); len(s.Warnings) != 0 {
+			t.Errorf("warnings: %v", s.Warnings)
+		}
+		n.end(t)
+		other.end(t)
+	})
+}
