@@ -25,6 +25,7 @@ type CoreOptions struct {
 // safe for concurrent use.
 type Core struct {
 	o       CoreOptions
+	rules   rules
 	machine *Machine
 
 	state   *fleet.State
@@ -48,8 +49,12 @@ type printKey struct {
 }
 
 // NewCore returns a node that knows nothing yet.
-func NewCore(o CoreOptions) *Core {
-	return &Core{o: o, machine: NewMachine(o.Machine), offers: o.Services, prints: map[printKey]string{}}
+func NewCore(o CoreOptions) *Core { return newCore(o, lawful{}) }
+
+func newCore(o CoreOptions, r rules) *Core {
+	m := NewMachine(o.Machine)
+	m.rules = r
+	return &Core{o: o, rules: r, machine: m, offers: o.Services, prints: map[printKey]string{}}
 }
 
 // Machine is what runs.
@@ -72,7 +77,7 @@ func (c *Core) Settings() fleet.NodeSettings {
 // Config takes over what a poll of policy and registry found. Nothing starts
 // before one is conclusive (HAZARDS H23).
 func (c *Core) Config(now time.Duration, s *fleet.State) []Action {
-	if s == c.state || !s.Conclusive || !s.RegistryRead {
+	if s == c.state || !c.rules.conclusive(s) {
 		return nil
 	}
 	if c.state == nil || c.state.Policy != s.Policy {
@@ -125,7 +130,7 @@ func (c *Core) isolation(now time.Duration) []Action {
 }
 
 func (c *Core) isolatedAt() time.Duration {
-	return c.written + c.Settings().HeartbeatTimeout.Std()*4/5
+	return c.rules.isolatedAt(c.written, c.Settings().HeartbeatTimeout.Std())
 }
 
 // Tick does what the time asks for.
@@ -194,18 +199,7 @@ func (c *Core) fingerprint(s *fleet.Settings, a fleet.Assignment) string {
 	shared := s == c.state.Policy.Settings() // of all databases without an override
 	print, ok := c.prints[key]
 	if !ok || !shared {
-		var of any
-		switch a.Service {
-		case fleet.GC:
-			of = s.GC
-		case fleet.CompactorCoordinator:
-			of = s.Coordinator
-		case fleet.CompactionWorkers:
-			of = s.Workers
-		case fleet.Mirror:
-			of = s.Mirror.Targets[a.Target]
-		}
-		text, err := json.Marshal(of)
+		text, err := json.Marshal(c.rules.concerns(s, a.Service, a.Target))
 		if err != nil {
 			panic("coordinator: " + err.Error()) // settings always marshal
 		}

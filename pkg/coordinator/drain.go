@@ -55,7 +55,7 @@ func (c *Core) Drain(now time.Duration, how *Drain) []Action {
 	case how == nil:
 		c.drain = nil
 		c.machine.Drain(false)
-		return c.offer(now, c.o.Services)
+		return c.offer(now, c.rules.offers(c.o.Services, false))
 	case c.drain != nil: // at another speed
 		if c.drain.Drain = *how; how.MaxMoves == 0 {
 			c.drain.last = now - c.Settings().HeartbeatInterval.Std() // what is left, now
@@ -69,7 +69,7 @@ func (c *Core) Drain(now time.Duration, how *Drain) []Action {
 	for _, key := range c.machine.holding() {
 		c.drain.kept[key] = true
 	}
-	return append(c.wave(now), c.offer(now, []fleet.Service{})...)
+	return append(c.wave(now), c.offer(now, c.rules.offers(c.o.Services, true))...)
 }
 
 // Drained says whether the node is drained; it may hold something still.

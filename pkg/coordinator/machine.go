@@ -142,6 +142,7 @@ type slot struct {
 // since any instant. It is not safe for concurrent use.
 type Machine struct {
 	o        MachineOptions
+	rules    rules
 	slots    map[Key]*slot
 	waiting  byDue
 	runs     uint64
@@ -158,7 +159,7 @@ func NewMachine(o MachineOptions) *Machine {
 	if o.Healthy == 0 {
 		o.Healthy = lastDelay
 	}
-	return &Machine{o: o, slots: map[Key]*slot{}, tokens: float64(o.MaxStarts)}
+	return &Machine{o: o, rules: lawful{}, slots: map[Key]*slot{}, tokens: float64(o.MaxStarts)}
 }
 
 // SetInterval takes over a changed heartbeat_interval.
@@ -272,7 +273,7 @@ func (m *Machine) Tick(now time.Duration) (actions []Action) {
 			m.wait(s, now+m.o.Interval, false)
 			continue
 		}
-		if s.want.Exclusive && s.epoch == 0 && m.drained {
+		if s.want.Exclusive && s.epoch == 0 && !m.rules.mayAcquire(m.drained) {
 			delete(m.slots, s.want.Key) // it has lost its lease before its wave
 			continue
 		}
@@ -330,7 +331,7 @@ func (m *Machine) Ended(now time.Duration, key Key, run uint64, r Result) []Acti
 	}
 	var actions []Action
 	lost := s.lost
-	if s.epoch != 0 && (!s.want.Exclusive || lost || r == Fenced || m.isolated) {
+	if s.epoch != 0 && (!s.want.Exclusive || m.rules.givesBack(lost, r == Fenced, m.isolated)) {
 		actions = append(actions, m.release(s))
 	}
 	switch {
@@ -345,10 +346,7 @@ func (m *Machine) Ended(now time.Duration, key Key, run uint64, r Result) []Acti
 		s.delay = firstDelay
 		m.wait(s, now+m.o.Interval, true)
 	default:
-		if now-s.began >= m.o.Healthy {
-			s.delay = firstDelay
-		}
-		s.delay = min(lastDelay, 2*s.delay)
+		s.delay = m.rules.backoff(s.delay, now-s.began, m.o.Healthy)
 		m.wait(s, now+s.delay, true)
 	}
 	return append(actions, m.Tick(now)...)
