@@ -67,56 +67,70 @@ func freeAddrs(t testing.TB, n int) []string {
 // menteServer is a node of MenteDB, which keeps its place when it is restarted.
 type menteServer struct {
 	*node
-	url    string // its base URL
-	folder string
-	args   []string
-	env    map[string]string
+	url  string // its base URL
+	args []string
+	env  map[string]string
 }
 
 const menteSecret = "a secret of these tests, not of any server"
 
-// startMente starts a server at an address, that gossips with the seeds.
-func startMente(t *testing.T, id, addr string, seeds ...string) *menteServer {
+// startMente starts a server that gossips with the seeds; one without an id does not
+// gossip.
+func startMente(t *testing.T, id string, seeds ...string) *menteServer {
 	t.Helper()
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
+	sharding := "1"
+	if id == "" {
+		sharding = ""
 	}
-	_, grpc, err := net.SplitHostPort(freeAddrs(t, 1)[0])
-	if err != nil {
-		t.Fatal(err)
+	folder := t.TempDir()
+	for range 3 { // another process can take a port first
+		addrs := freeAddrs(t, 2)
+		_, port, _ := net.SplitHostPort(addrs[0])
+		_, grpc, _ := net.SplitHostPort(addrs[1])
+		m := &menteServer{url: "http://" + addrs[0]}
+		m.args = []string{"--data-dir", filepath.Join(folder, "data"), "--port", port, "--grpc-port", grpc, "--jwt-secret", menteSecret}
+		m.env = map[string]string{
+			"MENTEDB_SHARDING": sharding, "MENTEDB_NODE_ID": id, "MENTEDB_NODE_ADDR": m.url, "MENTEDB_SEEDS": strings.Join(seeds, ","),
+			"HOME": folder,
+			// All that come from one address share a limit, and a test asks often.
+			"MENTEDB_RATE_LIMIT_BURST": "0",
+		}
+		if m.start(t, id) {
+			return m
+		}
 	}
-	m := &menteServer{url: "http://" + addr, folder: t.TempDir()}
-	m.args = []string{"--data-dir", filepath.Join(m.folder, "data"), "--port", port, "--grpc-port", grpc, "--jwt-secret", menteSecret}
-	m.env = map[string]string{
-		"MENTEDB_SHARDING": "1", "MENTEDB_NODE_ID": id, "MENTEDB_NODE_ADDR": m.url, "MENTEDB_SEEDS": strings.Join(seeds, ","),
-		"HOME": m.folder,
-		// All that come from one address share a limit, and a test asks often.
-		"MENTEDB_RATE_LIMIT_BURST": "0",
-	}
-	m.start(t, id)
-	return m
+	t.Fatalf("node %s of MenteDB does not start", id)
+	return nil
 }
 
-func (m *menteServer) start(t *testing.T, id string) {
+// start starts the server where it was, and waits until it answers; it returns
+// false if it has ended before.
+func (m *menteServer) start(t *testing.T, id string) bool {
 	t.Helper()
 	m.node = start(t, m.env, id, mentePath(t), m.args...)
+	return m.answers(t, m.url+"/metrics")
+}
+
+// answers waits until a node that was just started answers at a URL; it returns
+// false if it has ended before.
+func (n *node) answers(t *testing.T, url string) bool {
+	t.Helper()
+	ended := false
 	eventually(t, func() string {
 		select {
-		case <-m.exited:
-			t.Fatalf("node %s of MenteDB ends at its start", id)
+		case <-n.exited:
+			ended = true
+			return ""
 		default:
 		}
-		answer, err := http.Get(m.url + "/metrics")
+		answer, err := http.Get(url)
 		if err != nil {
 			return err.Error()
 		}
 		answer.Body.Close()
-		if answer.StatusCode != http.StatusOK {
-			return answer.Status
-		}
 		return ""
 	})
+	return !ended
 }
 
 var liveNodesMetric = regexp.MustCompile(`(?m)^mentedb_cluster_live_nodes(?:\{[^}]*\})? ([0-9.]+)$`)
@@ -210,11 +224,18 @@ type frontNode struct {
 // startFront starts one. Requests name their key in the header X-Agent.
 func startFront(t *testing.T, id, upstream string, seeds ...string) *frontNode {
 	t.Helper()
-	addr := freeAddrs(t, 1)[0]
-	f := &frontNode{url: "http://" + addr}
-	f.node = start(t, nil, id, shardctl, "run", "--root", folderURL(t.TempDir()), "--node-id", id, "--listen", "127.0.0.1:0", "--exec", "gc=sleep 600",
-		"--serve", addr, "--advertise", f.url, "--upstream", upstream, "--key-from", "header:X-Agent", "--gossip-seed", strings.Join(seeds, ","))
-	return f
+	root := folderURL(t.TempDir())
+	for range 3 { // another process can take a port first
+		addr := freeAddrs(t, 1)[0]
+		f := &frontNode{url: "http://" + addr}
+		f.node = start(t, nil, id, shardctl, "run", "--root", root, "--node-id", id, "--listen", "127.0.0.1:0", "--exec", "gc=sleep 600",
+			"--serve", addr, "--advertise", f.url, "--upstream", upstream, "--key-from", "header:X-Agent", "--gossip-seed", strings.Join(seeds, ","))
+		if f.answers(t, f.url) {
+			return f
+		}
+	}
+	t.Fatalf("node %s does not start", id)
+	return nil
 }
 
 // resolves says where our node sends requests for a key, "" as long as it does not know.
@@ -241,9 +262,9 @@ func (f *frontNode) resolves(key string) string {
 // of theirs is killed and comes back; ours leaves (M9, M11, H12, H17).
 func TestMenteDBGossip(t *testing.T) {
 	mentePath(t)
-	addrs := freeAddrs(t, 2)
-	a := startMente(t, "1-mente", addrs[0], "http://"+addrs[1])
-	b := startMente(t, "2-mente", addrs[1], "http://"+addrs[0])
+	t.Parallel() // it waits most of the time
+	a := startMente(t, "1-mente")
+	b := startMente(t, "2-mente", a.url)
 	ours := startFront(t, "3-ours", "http://"+freeAddrs(t, 1)[0], a.url)
 	all := []string{a.id, b.id, ours.id}
 
@@ -283,7 +304,9 @@ func TestMenteDBGossip(t *testing.T) {
 	}
 
 	// It comes back, counting from 0 again.
-	b.start(t, b.id)
+	if !b.start(t, b.id) {
+		t.Fatalf("node %s does not start again", b.id)
+	}
 	back := time.Now()
 	eventually(t, func() string { return cmp.Diff(b.id, ours.resolves(key)) })
 	t.Logf("restarted: back for ours after %v", time.Since(back).Round(100*time.Millisecond))
@@ -305,9 +328,10 @@ func TestMenteDBGossip(t *testing.T) {
 // gossiper is a node of ours in this process, whose rounds the test counts.
 type gossiper struct {
 	*membership.Gossip
-	url string
-	mu  sync.Mutex
-	got []recorded
+	url    string
+	server *httptest.Server
+	mu     sync.Mutex
+	got    []recorded
 }
 
 // recorded is a request that was sent to our address.
@@ -317,7 +341,7 @@ type recorded struct{ method, path, forwarded, agent string }
 func startGossiper(t *testing.T, id string, seeds ...string) *gossiper {
 	t.Helper()
 	g := &gossiper{}
-	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == membership.GossipPath {
 			g.Gossip.ServeHTTP(w, r)
 			return
@@ -328,13 +352,13 @@ func startGossiper(t *testing.T, id string, seeds ...string) *gossiper {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintln(w, `{"from":"ours"}`)
 	}))
-	t.Cleanup(server.Close)
-	g.url = "http://" + server.Listener.Addr().String()
+	t.Cleanup(g.server.Close)
+	g.url = "http://" + g.server.Listener.Addr().String()
 	var err error
 	if g.Gossip, err = membership.NewGossip(membership.GossipOptions{ViewOptions: membership.ViewOptions{ID: id, Addr: g.url, Seeds: seeds}}); err != nil {
 		t.Fatal(err)
 	}
-	server.Start()
+	g.server.Start()
 	return g
 }
 
@@ -395,9 +419,9 @@ func (g *gossiper) until(t *testing.T, want ...string) int {
 // below its earlier life (H12).
 func TestMenteDBRestart(t *testing.T) {
 	mentePath(t)
-	addrs := freeAddrs(t, 2)
-	a := startMente(t, "1-mente", addrs[0], "http://"+addrs[1])
-	b := startMente(t, "2-mente", addrs[1], "http://"+addrs[0])
+	t.Parallel() // it waits most of the time
+	a := startMente(t, "1-mente")
+	b := startMente(t, "2-mente", a.url)
 	g := startGossiper(t, "3-ours", a.url)
 	t.Logf("all live after %d rounds", g.until(t, a.id, b.id))
 	for g.incarnation(b.id) < 12 { // so that it is a while until the second life counts as high
@@ -405,7 +429,9 @@ func TestMenteDBRestart(t *testing.T) {
 	}
 	b.kill(t)
 	t.Logf("killed: dead after %d rounds", g.until(t, a.id))
-	b.start(t, b.id)
+	if !b.start(t, b.id) {
+		t.Fatalf("node %s does not start again", b.id)
+	}
 	if err := g.Heartbeat(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -454,8 +480,8 @@ func agentOf(r *http.Request) string {
 	return claims.Agent
 }
 
-// stats asks a node for an agent's.
-func stats(t *testing.T, url, agent string) (status int, body string) {
+// stats asks a node for an agent's, with more headers if there are any.
+func stats(t *testing.T, url, agent string, headers ...string) (status int, body string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/v1/stats", nil)
 	if err != nil {
@@ -463,6 +489,9 @@ func stats(t *testing.T, url, agent string) (status int, body string) {
 	}
 	req.Header.Set("Authorization", "Bearer "+token(agent))
 	req.Header.Set("X-Agent", agent)
+	for _, name := range headers {
+		req.Header.Set(name, "1")
+	}
 	answer, err := http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
@@ -488,9 +517,9 @@ func agents(n int) []string {
 // and nothing else, each with the header of M10 (M4).
 func TestMenteDBForwards(t *testing.T) {
 	mentePath(t)
-	addrs := freeAddrs(t, 2)
-	a := startMente(t, "1-mente", addrs[0], "http://"+addrs[1])
-	b := startMente(t, "2-mente", addrs[1], "http://"+addrs[0])
+	t.Parallel() // it waits most of the time
+	a := startMente(t, "1-mente")
+	b := startMente(t, "2-mente", a.url)
 	g := startGossiper(t, "3-ours", a.url)
 	g.until(t, a.id, b.id)
 	gossiping, stop := context.WithCancel(t.Context())
@@ -530,12 +559,60 @@ func TestMenteDBForwards(t *testing.T) {
 		t.Errorf("only %d of 500 agents are ours", len(want))
 	}
 	t.Logf("%d of 500 agents reached our address", len(got))
+
+	// One that was forwarded already is served where it arrives, and a node that
+	// cannot be reached is 502.
+	agent := slices.MinFunc(slices.Collect(maps.Keys(want)), func(a, b recorded) int { return strings.Compare(a.agent, b.agent) }).agent
+	if status, body := stats(t, a.url, agent, "x-mentedb-forwarded"); status != http.StatusOK || strings.Contains(body, "from") {
+		t.Errorf("one that was forwarded already: %d %s", status, body)
+	}
+	g.server.Close()
+	if status, body := stats(t, a.url, agent); status != http.StatusBadGateway {
+		t.Errorf("ours cannot be reached: %d %s", status, body)
+	}
+}
+
+// TestMenteDBAnswers: what its server answers to what is no gossip, and what we
+// make of one that does not gossip (M9, M11).
+func TestMenteDBAnswers(t *testing.T) {
+	mentePath(t)
+	t.Parallel()
+	gossips := startMente(t, "1-mente")
+	alone := startMente(t, "")
+	for _, tt := range []struct {
+		url, contentType, body string
+		want                   int
+	}{
+		{gossips.url, "application/json", `[]`, http.StatusOK},
+		{gossips.url, "application/json", `[{"id":"x","addr":"http://127.0.0.1:1","incarnation":1,"departed":true,"more":1}]`, http.StatusOK},
+		{gossips.url, "application/json", `[{"id":"y","addr":"http://127.0.0.1:1","incarnation":1}]`, http.StatusUnprocessableEntity},
+		{gossips.url, "application/json", `[`, http.StatusBadRequest},
+		{gossips.url, "text/plain", `[]`, http.StatusUnsupportedMediaType},
+		{alone.url, "application/json", `[]`, http.StatusNotFound},
+	} {
+		answer, err := http.Post(tt.url+membership.GossipPath, tt.contentType, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != tt.want {
+			t.Errorf("%s, %s: %s, want %d", tt.contentType, tt.body, answer.Status, tt.want)
+		}
+	}
+	if diff := cmp.Diff(map[string]string{gossips.id: "unknown", "x": "departed"}, gossipView(t, gossips.url, "--once")); diff != "" {
+		t.Errorf("view (-want +got):\n%s", diff)
+	}
+	o := run(t, nil, shardctl, "owner", "--gossip", alone.url, "acct-1")
+	if o.code != 1 || !strings.Contains(string(o.stderr), "404: nobody gossips there, or sharding is off") {
+		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
 }
 
 // TestMenteDBBehindOurs: our node forwards to theirs what is theirs, and takes from
 // them what is ours, which reaches the upstream with its fence token (M10).
 func TestMenteDBBehindOurs(t *testing.T) {
 	mentePath(t)
+	t.Parallel() // it waits most of the time
 	type arrived struct{ agent, key, epoch string }
 	var mu sync.Mutex
 	upstreamGot := map[arrived]int{}
@@ -546,7 +623,7 @@ func TestMenteDBBehindOurs(t *testing.T) {
 		fmt.Fprintln(w, `{"from":"upstream"}`)
 	}))
 	t.Cleanup(upstream.Close)
-	a := startMente(t, "1-mente", freeAddrs(t, 1)[0])
+	a := startMente(t, "1-mente")
 	ours := startFront(t, "2-ours", upstream.URL, a.url)
 	two := ranking(t, a.id, ours.id)
 	eventually(t, func() string { return cmp.Diff(2, a.counts(t)) })
