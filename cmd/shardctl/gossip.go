@@ -178,6 +178,8 @@ func gossipError(err error, url string) error {
 		return failure("%w", err).about(url).withHint("give the base URL of a node that gossips")
 	case peer.Status == http.StatusUnauthorized || peer.Status == http.StatusForbidden:
 		return failure("%w", err).about(url).withHint("something in front of the node wants credentials, and gossip has none: ask the node itself")
+	case peer.Status == http.StatusTooManyRequests:
+		return failure("%w", err).about(url).withHint("the node limits what it takes from one address: repeat it in a while")
 	}
 	return failure("%w", err).about(url).withHint("check that a MenteDB or shardctl node is there")
 }

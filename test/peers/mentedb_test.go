@@ -75,12 +75,12 @@ type menteServer struct {
 const menteSecret = "a secret of these tests, not of any server"
 
 // startMente starts a server that gossips with the seeds; one without an id does not
-// gossip.
+// gossip, and has its limits. It cannot be told to listen on loopback alone, and is asked there.
 func startMente(t *testing.T, id string, seeds ...string) *menteServer {
 	t.Helper()
-	sharding := "1"
+	sharding, burst := "1", "0" // all that come from one address share the limit, and a test asks often
 	if id == "" {
-		sharding = ""
+		sharding, burst = "", ""
 	}
 	folder := t.TempDir()
 	for range 3 { // another process can take a port first
@@ -91,9 +91,7 @@ func startMente(t *testing.T, id string, seeds ...string) *menteServer {
 		m.args = []string{"--data-dir", filepath.Join(folder, "data"), "--port", port, "--grpc-port", grpc, "--jwt-secret", menteSecret}
 		m.env = map[string]string{
 			"MENTEDB_SHARDING": sharding, "MENTEDB_NODE_ID": id, "MENTEDB_NODE_ADDR": m.url, "MENTEDB_SEEDS": strings.Join(seeds, ","),
-			"HOME": folder,
-			// All that come from one address share a limit, and a test asks often.
-			"MENTEDB_RATE_LIMIT_BURST": "0",
+			"HOME": folder, "MENTEDB_RATE_LIMIT_BURST": burst,
 		}
 		if m.start(t, id) {
 			return m
@@ -605,6 +603,23 @@ func TestMenteDBAnswers(t *testing.T) {
 	o := run(t, nil, shardctl, "owner", "--gossip", alone.url, "acct-1")
 	if o.code != 1 || !strings.Contains(string(o.stderr), "404: nobody gossips there, or sharding is off") {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
+	}
+
+	// Gossip counts for the limit of an address, too.
+	status := 0
+	for range 1000 {
+		answer, err := http.Post(alone.url+membership.GossipPath, "application/json", strings.NewReader("[]"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if status = answer.StatusCode; status != http.StatusNotFound {
+			break
+		}
+	}
+	o = run(t, nil, shardctl, "gossip", "view", alone.url, "--once")
+	if status != http.StatusTooManyRequests || o.code != 1 || !strings.Contains(string(o.stderr), "429") {
+		t.Errorf("above the limit: %d, exit code %d: %s", status, o.code, o.stderr)
 	}
 }
 
