@@ -24,7 +24,7 @@ race: servers ## run all tests but scripts under the race detector
 	go test -race -skip '^(TestScripts|TestDocs)$$' ./...
 
 test-peers: ## test beside the real Sleet and MenteDB, which cargo builds once, for minutes (PEERSFLAGS='-seeds 1000')
-	cd test/peers && go test -tags peers -timeout 40m $(PEERSFLAGS)
+	cd test/peers && go test -tags peers -timeout 60m $(PEERSFLAGS)
 
 lint: ## vet and the pinned linter
 	@for m in $(MODULES) test/etcd; do (cd $$m && go vet -tags peers ./... && go run $(STATICCHECK) -tags peers ./...) || exit 1; done

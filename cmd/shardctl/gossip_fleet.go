@@ -80,6 +80,31 @@ func (a *app) readGossip(ctx context.Context, f *rootFlags) (*inspect.Snapshot, 
 	return nil, nil
 }
 
+// gossipWatch is for commands that go on looking at a node's view.
+type gossipWatch struct {
+	url     string
+	timeout time.Duration // of each look
+	begun   time.Time
+	watcher *membership.Watcher
+}
+
+func (a *app) newGossipWatch(f *rootFlags, failureTimeout time.Duration) *gossipWatch {
+	return &gossipWatch{f.gossip, f.timeout, a.now(), membership.NewWatcher(failureTimeout)}
+}
+
+// look looks once more.
+func (w *gossipWatch) look(ctx context.Context, a *app) (*inspect.Gossip, error) {
+	reading, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	entries, err := membership.ReadView(reading, nil, w.url)
+	if err != nil {
+		return nil, gossipError(err, w.url)
+	}
+	now := a.now().Sub(w.begun)
+	w.watcher.Look(now, entries)
+	return inspect.NewGossip(w.url, w.watcher.Sightings(now), now), nil
+}
+
 // errTwoPlaces refuses two places for nodes.
 var errTwoPlaces = usageError("nodes come from a list and from a gossiping fleet").withHint("give one of them")
 

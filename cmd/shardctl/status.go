@@ -26,6 +26,7 @@ type statusOptions struct {
 	mirrors  bool
 	watch    bool
 	interval time.Duration
+	gossip   *gossipWatch // with watch, of a gossiping fleet
 }
 
 // sleetJSON is a form of output that only status has: the document of
@@ -46,15 +47,16 @@ status --format json" instead, for scripts that read that one; it judges as Slee
 does, by this machine's clock, and takes an empty root for an empty fleet.
 
 With --gossip it is the members of a gossiping fleet, and there is nothing else to
-show.`,
+show. Who is live takes watching: --watch says so from its second look on.`,
 		Example: `  shardctl status --root s3://bucket/fleet
   shardctl status --root s3://bucket/fleet --service gc --node sleet-3
   shardctl status --root s3://bucket/fleet --watch
   shardctl status --snapshot fleet.json -o json
-  shardctl status --gossip http://10.0.0.1:7420`,
+  shardctl status --gossip http://10.0.0.1:7420
+  shardctl status --gossip http://10.0.0.1:7420 --watch --interval 1s`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.root.checkGossip(cmd, "database", "service", "mirrors", "watch"); err != nil {
+			if err := o.root.checkGossip(cmd, "database", "service", "mirrors"); err != nil {
 				return err
 			}
 			return a.runStatus(cmd.Context(), o)
@@ -157,6 +159,9 @@ func (a *app) runStatus(ctx context.Context, o *statusOptions) error {
 		return usageError("--watch needs a root: a snapshot does not change")
 	case o.interval <= 0:
 		return usageError("--interval %v is not above 0", o.interval)
+	case o.watch && o.root.gossip != "":
+		o.gossip = a.newGossipWatch(&o.root, membership.DefaultTimeout)
+		return a.watchStatus(ctx, o)
 	case o.watch:
 		return a.watchStatus(ctx, o)
 	}
@@ -169,6 +174,13 @@ func (a *app) runStatus(ctx context.Context, o *statusOptions) error {
 
 // status reads the fleet and makes the document in the form that is asked for.
 func (a *app) status(ctx context.Context, o *statusOptions) (render.Document, error) {
+	if o.gossip != nil {
+		found, err := o.gossip.look(ctx, a)
+		if err != nil {
+			return render.Document{}, err
+		}
+		return a.gossipStatus(found.Snapshot(a.now()), o)
+	}
 	gossip, err := a.readGossip(ctx, &o.root)
 	switch {
 	case err != nil:
@@ -670,7 +682,10 @@ func unchanging(value any) (string, error) {
 		c.Taken, c.StoreNow, c.SkewSeconds = time.Time{}, nil, nil
 		c.Nodes = slices.Clone(c.Nodes)
 		for i := range c.Nodes {
-			c.Nodes[i].AgeSeconds, c.Nodes[i].AheadSeconds, c.Nodes[i].Modified = 0, 0, time.Time{}
+			c.Nodes[i].AgeSeconds, c.Nodes[i].AheadSeconds, c.Nodes[i].Modified, c.Nodes[i].Incarnation = 0, 0, time.Time{}, nil
+		}
+		if c.Gossip != nil {
+			c.Gossip = &gossipSource{URL: c.Gossip.URL, NotCounted: c.Gossip.NotCounted}
 		}
 		value = &c
 	case *fleet.Status:

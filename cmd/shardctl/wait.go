@@ -138,13 +138,13 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 		parts = parts.And(c.Parts())
 	}
 	start := a.now()
-	watcher := membership.NewWatcher(o.timeout)
+	gossip := a.newGossipWatch(&o.root, o.timeout)
 	said := ""
 	for look := 1; ; look++ {
 		var result *waitResult
 		var err error
 		if o.root.gossip != "" {
-			result, err = a.lookInGossip(ctx, o, conditions, watcher, start)
+			result, err = a.lookInGossip(ctx, gossip, conditions)
 		} else {
 			result, err = a.lookFor(ctx, o, conditions, parts)
 		}
@@ -204,16 +204,11 @@ func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.
 }
 
 // lookInGossip looks once at a node's view.
-func (a *app) lookInGossip(ctx context.Context, o *waitOptions, conditions []inspect.Condition, w *membership.Watcher, start time.Time) (*waitResult, error) {
-	reading, cancel := context.WithTimeout(ctx, o.root.timeout)
-	defer cancel()
-	entries, err := membership.ReadView(reading, nil, o.root.gossip)
+func (a *app) lookInGossip(ctx context.Context, w *gossipWatch, conditions []inspect.Condition) (*waitResult, error) {
+	found, err := w.look(ctx, a)
 	if err != nil {
-		return nil, gossipError(err, o.root.gossip)
+		return nil, err
 	}
-	now := a.now().Sub(start)
-	w.Look(now, entries)
-	found := inspect.NewGossip(o.root.gossip, w.Sightings(now), 0)
 	result := &waitResult{SchemaVersion: 1, Gossip: found.URL, Met: true, Conditions: []waitCondition{}}
 	for _, c := range conditions {
 		why := c.CheckGossip(found)
