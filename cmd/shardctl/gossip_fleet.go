@@ -63,7 +63,7 @@ func (f *rootFlags) checkGossip(cmd *cobra.Command, others ...string) error {
 func (a *app) readGossip(ctx context.Context, f *rootFlags) (*inspect.Snapshot, error) {
 	switch {
 	case f.gossip != "":
-		a.note("watching %s for %v at most, to see who is live", f.gossip, f.watchFor)
+		a.note("watching for %v at most who is live", f.watchFor)
 		g, err := inspect.WatchGossip(ctx, f.gossip, membership.WatchOptions{For: f.watchFor, Wait: f.timeout})
 		if err != nil {
 			return nil, gossipError(err, f.gossip)
