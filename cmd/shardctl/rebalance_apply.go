@@ -171,6 +171,9 @@ func (a *app) runRebalanceApply(ctx context.Context, o *rebalanceApplyOptions, n
 	if o.guard.dryRun && a.printsTables() {
 		return nil
 	}
+	if todo == 0 {
+		a.note("nothing is to be handed over")
+	}
 	return a.printer().Print(result.document())
 }
 
@@ -381,12 +384,24 @@ func (a *app) showApplying(o *rebalanceApplyOptions, applying *operate.Applying,
 	}
 	waves := (todo + o.maxMoves - 1) / o.maxMoves
 	w.line("%s: %s to hand over in %s, %d in place", render.Printable(r.Store), counted(todo, "lease"), counted(waves, "wave"), r.InPlace)
-	if len(r.Leases) > 0 && todo > 0 {
-		w.line("")
-		w.table(r.table())
+	if todo == 0 {
+		return w.err
+	}
+	shown := r.table()
+	more := len(shown.Rows) - previewed
+	if more > 0 && !o.guard.dryRun { // a dry run is the answer
+		shown.Rows = shown.Rows[:previewed]
+	}
+	w.line("")
+	w.table(shown)
+	if more > 0 && !o.guard.dryRun {
+		w.line("and %d more (--dry-run shows all)", more)
 	}
 	return w.err
 }
+
+// previewed is how many keys are shown to whoever is asked.
+const previewed = 20
 
 func (r *appliedResult) table() render.Table {
 	t := render.Table{Columns: []render.Column{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -114,5 +115,51 @@ func TestRebalanceRequests(t *testing.T) {
 	answer := get(t, "http://"+one+coordinator.ResolvePath+"?key="+plan.Leases[0].Key, 200)
 	if err := json.Unmarshal([]byte(answer), &said); err != nil || said.Where != "remote" {
 		t.Errorf("%s, %v", answer, err)
+	}
+}
+
+// closedTo is a store of which one may not see what is under a prefix.
+type closedTo struct {
+	objstore.Store
+	prefix string
+}
+
+func (s closedTo) List(ctx context.Context, prefix string) iter.Seq2[objstore.Page, error] {
+	if prefix == s.prefix {
+		return func(yield func(objstore.Page, error) bool) {
+			yield(objstore.Page{}, &objstore.Error{Op: "list", Name: prefix, Store: s.String(), Kind: objstore.ErrPermission})
+		}
+	}
+	return s.Store.List(ctx, prefix)
+}
+
+// Leases are no part of a Sleet fleet: whoever may not see them has a plan of a change
+// all the same, and is told so where it is leases that are asked for.
+func TestRebalancePlanWithoutLeases(t *testing.T) {
+	store := objstore.NewMemory(nil)
+	for name, body := range map[string]string{"nodes/1-node-tail.g.json": "", "dbs/s3%3A%2F%2Fb%2Fa.toml": "", "sleet.toml": "[database]\nservices = [\"gc\"]\n"} {
+		if _, err := store.Create(t.Context(), name, []byte(body)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		args     []string
+		code     int
+		out, err string
+	}{
+		{[]string{"--add", "2-node-tail"}, exitDone, "1 to 2 nodes, 1 keys", "leases are left out: list leases"},
+		{[]string{"--add", "2-node-tail", "--no-leases"}, exitDone, "1 to 2 nodes, 1 keys", ""},
+		{nil, exitFailed, "", "check the credentials in the environment, and what they may do"},
+	} {
+		a := newTestApp("")
+		var out, errs lines
+		a.out, a.err = &out, &errs
+		a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) {
+			return closedTo{store, "leases/"}, nil
+		}
+		code := a.run(t.Context(), append([]string{"rebalance-plan", "--root", "s3://bucket/fleet"}, tt.args...))
+		if code != tt.code || !strings.Contains(out.String(), tt.out) || !strings.Contains(errs.String(), tt.err) || (tt.err == "") != (errs.String() == "") {
+			t.Errorf("%v: exit code %d, %q, %q", tt.args, code, out.String(), errs.String())
+		}
 	}
 }
