@@ -136,6 +136,14 @@ func (f *keyFleet) operator() *leases.Process {
 	return p
 }
 
+// notes is how many audit records there are.
+func (f *keyFleet) notes() (n int) {
+	for range f.table.Notes(f.t.Context(), "") {
+		n++
+	}
+	return n
+}
+
 // plan is what there is to hand over.
 func (f *keyFleet) plan() *operate.LeasePlan {
 	f.t.Helper()
@@ -316,6 +324,16 @@ func TestApplyStale(t *testing.T) {
 			}
 		}, "(and 2 more keys are not as planned)"},
 		{"an epoch that fell", func(_ *keyFleet, plan *operate.LeasePlan) { plan.Moves[0].Epoch = 7 }, " is at epoch 1, below that of the plan, 7"},
+		{"another life of its holder", func(_ *keyFleet, plan *operate.LeasePlan) { plan.Moves[0].Instance = "another" }, "not by instance another at epoch 1"},
+		{"another holder at that epoch", func(f *keyFleet, plan *operate.LeasePlan) {
+			f.hold("b", "theirs")
+			plan.Moves[0] = inspect.LeaseMove{Key: "theirs", Node: "a", Instance: "another", Epoch: 1, To: "b"}
+			if judge, err := f.judge(f.t.Context()); err != nil {
+				f.t.Fatal(err)
+			} else if owner, _ := judge.Owner("theirs", ""); owner != "b" {
+				f.t.Fatalf("it belongs to %s", owner)
+			}
+		}, "theirs is held by node b, instance "},
 		{"another owner", func(_ *keyFleet, plan *operate.LeasePlan) { plan.Moves[0].To = "a" }, `belongs to node "b" now, not to "a"`},
 		{"no record", func(_ *keyFleet, plan *operate.LeasePlan) { plan.Moves[2].Key = "nobody-had-it" }, "nobody-had-it has no record any more"},
 	} {
@@ -330,7 +348,7 @@ func TestApplyStale(t *testing.T) {
 				if _, err := f.look(plan); !errors.As(err, &stale) || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("%v, want %q", err, tt.want)
 				}
-				for range f.table.Notes(t.Context(), "") {
+				if f.notes() > 0 {
 					t.Error("somebody was asked to let go")
 				}
 			})
@@ -439,6 +457,40 @@ func TestApplyStopsAtHarm(t *testing.T) {
 	}
 }
 
+// Of a wave in which one key is lost, the others are not waited for.
+func TestApplyStopsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newKeyFleet(t, "a", "b")
+		defer f.close()
+		keys := f.moving(2)
+		f.hold("a", keys...)
+		a, err := f.look(f.plan())
+		if err != nil {
+			t.Fatal(err)
+		}
+		third := f.operator()
+		how := f.options()
+		how.Ask = func(ctx context.Context, _, key string) error {
+			if key == keys[1] {
+				if _, err := third.Acquire(ctx, key, leases.Terms{TTL: time.Hour}); err != nil {
+					t.Error(err)
+				}
+			}
+			return errors.New("not now")
+		}
+		began := time.Now()
+		if err := a.Run(t.Context(), f.operator(), how); !errors.Is(err, operate.ErrTaken) {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("it stopped after %v", took)
+		}
+		if want := map[string]operate.MoveState{keys[0]: operate.MoveWaiting, keys[1]: operate.MoveFailed}; !cmp.Equal(want, states(a)) {
+			t.Errorf("%v", states(a))
+		}
+	})
+}
+
 // Of a wave in which one key fails, the others are told as they are then.
 func TestApplyTellsTheRestOfAWave(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -477,7 +529,25 @@ func TestApplyTellsTheRestOfAWave(t *testing.T) {
 	})
 }
 
-// A holder that ends its session while it is asked has let go.
+// hooked is a table of whose sessions something is done before each write.
+type hooked struct {
+	*leases.Memory
+	before func()
+}
+
+func (h hooked) SessionTable() leases.Table { return hookedSessions{h.Memory.SessionTable(), h.before} }
+
+type hookedSessions struct {
+	leases.Table
+	before func()
+}
+
+func (h hookedSessions) Write(ctx context.Context, w leases.Write) (string, error) {
+	h.before()
+	return h.Table.Write(ctx, w)
+}
+
+// A holder that ends its session in the moment when it is asked has let go.
 func TestApplyHolderStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newKeyFleet(t, "a", "b")
@@ -488,16 +558,16 @@ func TestApplyHolderStops(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		how := f.options()
-		how.Told = func(done, _ int) {
-			if done == 2 {
-				how.Told = nil
-				if err := f.nodes["a"].Close(context.Background()); err != nil {
-					t.Error(err)
-				}
+		table := hooked{f.table, func() {
+			if err := f.nodes["a"].Close(context.Background()); err != nil {
+				t.Error(err)
 			}
+		}}
+		operator, err := leases.NewProcess(table, leases.Options{Node: "ann", Clock: f.clock})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if err := a.Run(t.Context(), f.operator(), how); err != nil {
+		if err := a.Run(t.Context(), operator, f.options()); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(all(keys, operate.MoveDone), states(a)); diff != "" {
@@ -591,6 +661,45 @@ func TestApplyInterrupted(t *testing.T) {
 		}
 		if a, err = f.look(a.Plan); err != nil || a.Count(operate.MoveAsked) != 2 {
 			t.Errorf("%v, %v", err, states(a))
+		}
+		before := f.notes() // whoever was asked is not asked again
+		ctx, cancel = context.WithTimeout(t.Context(), 15*time.Second)
+		defer cancel()
+		if err := a.Run(ctx, f.operator(), how); !errors.Is(err, context.DeadlineExceeded) || f.notes() != before {
+			t.Errorf("%v, %d audit records, %d before", err, f.notes(), before)
+		}
+	})
+}
+
+// What has become of the keys of a wave is looked at when it is not gone on with.
+func TestApplyLooksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newKeyFleet(t, "a", "b")
+		defer f.close()
+		keys := f.moving(2)
+		f.hold("a", keys...)
+		a, err := f.look(f.plan())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		how := f.options()
+		how.Ask = func(context.Context, string, string) error {
+			time.Sleep(time.Second) // both are given up by then, and none is looked at
+			for _, key := range keys {
+				if err := f.ask(t.Context(), f.addr("b"), key); err != nil {
+					t.Error(err)
+				}
+			}
+			cancel()
+			return errors.New("interrupted")
+		}
+		if err := a.Run(ctx, f.operator(), how); !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(all(keys, operate.MoveDone), states(a)); diff != "" {
+			t.Error(diff)
 		}
 	})
 }
