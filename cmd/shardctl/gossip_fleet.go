@@ -139,6 +139,9 @@ func (a *app) noteNotCounted(g *inspect.Gossip) {
 		shown += fmt.Sprintf(" and %d more", len(ids)-few)
 	}
 	watched := time.Duration(g.WatchedSeconds * float64(time.Second)).Round(time.Millisecond)
+	if watched > time.Second {
+		watched = watched.Round(100 * time.Millisecond)
+	}
 	more := ""
 	if watched < membership.DefaultTimeout {
 		more = fmt.Sprintf("; a live one may take up to %v to be seen", membership.DefaultTimeout)
