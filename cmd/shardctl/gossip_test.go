@@ -100,7 +100,7 @@ func TestGossipViewDeadline(t *testing.T) {
 	if elapsed := time.Since(start); got.code != exitUnreachable || elapsed > 5*time.Second || !strings.Contains(got.err, "raise --timeout") {
 		t.Errorf("exit code %d after %v: %s", got.code, elapsed, got.err)
 	}
-	url := gossipNode(t, `[]`)
+	url := gossipNode(t, stuckView)
 	if got := execute(t, "", "gossip", "view", url, "--timeout", "2s", "--watch-for", "2500ms", "-o", "name"); got.code != exitDone {
 		t.Errorf("exit code %d: %s", got.code, got.err)
 	}
