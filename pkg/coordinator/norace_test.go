@@ -1,5 +1,5 @@
 //go:build !race
 
-package coordinator_test
+package coordinator
 
 const raceEnabled = false

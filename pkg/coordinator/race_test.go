@@ -1,6 +1,6 @@
 //go:build race
 
-package coordinator_test
+package coordinator
 
 // raceEnabled says that the race detector slows everything down. The simulation
 // has no goroutines, so that a few seeds will do.
