@@ -58,6 +58,7 @@ const (
 	FindCorruptSession = "corrupt-session"
 	FindOldSession     = "old-session"
 	FindOrphanedDrain  = "orphaned-drain"
+	FindDraining       = "draining"
 )
 
 // most is how many pieces of evidence a finding lists.
@@ -227,13 +228,31 @@ func (e *examiner) nodes() {
 	e.add(finding)
 }
 
-// drains reports marks of nodes that are not there.
+// draining says that a live node is drained, and may hold something until its wave.
+func (e *examiner) draining(id string) bool {
+	_, marked := e.f.Drains[id]
+	n := e.f.node(id)
+	return marked && n != nil && n.Live
+}
+
+// drains reports nodes that have something still, and marks of nodes that are not
+// there.
 func (e *examiner) drains() {
 	for _, id := range slices.Sorted(maps.Keys(e.f.Drains)) {
-		if e.f.node(id) != nil {
+		mark := e.f.Drains[id]
+		if n := e.f.node(id); n != nil {
+			left := LeftOf(*n, e.bodies[n.Heartbeat.Name]).String()
+			if !n.Live || left == "" {
+				continue
+			}
+			speed := "all leases go at once"
+			if moves, interval := mark.Waves(); moves > 0 {
+				speed = fmt.Sprintf("%d leases go every %v", moves, interval)
+			}
+			e.add(Finding{Severity: placement.Info, Kind: FindDraining, Object: id, Evidence: []string{fleet.DrainName(id) + ": " + speed},
+				Message: fmt.Sprintf("%s is being drained and still has %s", id, left), Command: e.command("wait", "--for", "drained="+id)})
 			continue
 		}
-		mark := e.f.Drains[id]
 		var evidence []string
 		if !mark.At.IsZero() {
 			evidence = []string{fmt.Sprintf("%s: since %s by %s: %s", fleet.DrainName(id), mark.At.Format(time.RFC3339), cmp.Or(mark.By, "somebody"), cmp.Or(mark.Reason, "no reason given"))}

@@ -34,7 +34,7 @@ func (e *examiner) leases(ctx context.Context) error {
 		case state != "expired" && facts.LiveKnown && !facts.Live:
 			orphaned = append(orphaned, holder)
 		}
-		if facts.Misplaced && state != "expired" {
+		if facts.Misplaced && state != "expired" && !e.draining(r.Node) { // its wave comes
 			misplaced = append(misplaced, fmt.Sprintf("%s, placed on %s", holder, facts.Owner))
 		}
 		epochs[r.Key] = r.Epoch

@@ -67,6 +67,11 @@ func TestDiagnose(t *testing.T) {
 		want    []inspect.Finding
 	}{
 		{"nothing", healthy, 0, nil},
+		{"a node that is being drained", with(aged{"drain/3-ours.json", `{"max_moves":2,"interval_ms":60000}`, time.Hour},
+			aged{"nodes/3-ours..json", `{"version":1,"node_id":"3-ours","sleet_version":"","slatedb_version":"","services":[{"service":"gc","running":1,"backoff":0}],"instance":"i","leases":1}`, 0},
+			aged{"leases/gc%2Fs3%3A%2F%2Fb%2Fone.json", `{"version":1,"key":"gc/s3://b/one","state":"held","node":"3-ours","instance":"i","epoch":1,"ttl_ms":3600000,"nonce":"x","kept":true,"acquired":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`, 0}), 0, []inspect.Finding{
+			{Severity: "info", Kind: "draining", Object: "3-ours", Evidence: []string{"drain/3-ours.json: 2 leases go every 1m0s"}, Command: "shardctl wait --for drained=3-ours" + root},
+		}},
 		{"marks that drain", with(aged{"drain/1-sleet-node.json", "{}", time.Hour}, aged{"drain/3-gone.json", `{"version":1,"by":"ann","reason":"new kernel","at":"2026-12-01T10:00:00Z"}`, time.Hour},
 			aged{"drain/4-gone.json", "garbage", time.Hour}), 0, []inspect.Finding{
 			{Severity: "warning", Kind: "orphaned-drain", Object: "3-gone", Command: "shardctl nodes undrain 3-gone" + root},
@@ -159,7 +164,7 @@ func TestDiagnose(t *testing.T) {
 			}
 			clock = noon
 			parts := everything
-			parts.Drains = true
+			parts.Drains, parts.Leases, parts.MostLeases = true, true, 1000
 			s, err := inspect.Read(t.Context(), store, "s3://b/fleet", parts, func() time.Time { return noon.Add(tt.skew) })
 			if err != nil {
 				t.Fatal(err)
