@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/shardctl/shardctl/internal/render"
+	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/leases"
 	"github.com/shardctl/shardctl/pkg/operate"
 )
@@ -146,7 +147,7 @@ func (a *app) releaseLeases(ctx context.Context, o *leasesReleaseOptions, p *lea
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("instance %s does not hold it: node %s, instance %s, does", o.instance, r.Node, r.Instance)}
 			case r.State == leases.Held && o.node != "" && r.Node != o.node:
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("node %s does not hold it: node %s, instance %s, does", o.node, r.Node, r.Instance)}
-			case r.State == leases.Held && r.Kept:
+			case inspect.Held(item) && r.Kept:
 				err = &leases.RefusedError{Key: r.Key, Record: *r, Why: fmt.Sprintf("node %s, instance %s, is renewing it, so its work may be going on", r.Node, r.Instance)}
 			}
 		}

@@ -131,7 +131,7 @@ func (v *View) PlanForce(ctx context.Context, key string, how Force) (*Forcing, 
 
 // planSession plans the force-release of a key that is held under a session.
 func (v *View) planSession(f *Forcing) error {
-	s, r := f.Item.Session, f.Item.Record
+	s := f.Item.Session
 	f.Delay = f.how.LockDelay
 	switch {
 	case s.Err != nil:
@@ -139,7 +139,7 @@ func (v *View) planSession(f *Forcing) error {
 	case s.Missing:
 		return nil
 	case s.Session.State == SessionClosed && !s.Life.Over:
-		return &RefusedError{Key: f.Key, Record: r, Why: fmt.Sprintf("its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+		return lockedError(f.Item, s)
 	case s.Session.State == SessionClosed:
 		return nil
 	case !f.how.NoWatch:
@@ -222,7 +222,7 @@ func (p *Process) forceEnded(ctx context.Context, f *Forcing, refused error) err
 	case s.Session.State == SessionClosed:
 		return p.closedFor(f, s)
 	}
-	return refused
+	return refusedFor(f.Item, refused)
 }
 
 // watchSession looks at a session until its time has certainly passed, from the
@@ -280,7 +280,7 @@ func (p *Process) closedFor(f *Forcing, s *SessionItem) error {
 	if p.judgeSession(s); s.Life.Over {
 		return nil
 	}
-	return &RefusedError{Key: f.Key, Record: f.Item.Record, Why: fmt.Sprintf("its session was closed (%s) meanwhile, and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+	return lockedError(f.Item, s)
 }
 
 // looks is how often a watch looks.

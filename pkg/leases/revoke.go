@@ -2,6 +2,7 @@ package leases
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -31,7 +32,7 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		if err == nil && len(added) > 0 {
 			err = p.FileMark(ctx, item, added[0], by, reason)
 		}
-		return item, err
+		return item, refusedFor(item, err)
 	}
 	seen := item.Record
 	audit := Audit{
@@ -48,6 +49,23 @@ func (p *Process) Revoke(ctx context.Context, key, by, reason string) (*Item, er
 		return err
 	})
 	return item, err
+}
+
+// refusedFor says of a key what was said of its session.
+func refusedFor(item *Item, err error) error {
+	var refused *RefusedError
+	if !errors.As(err, &refused) {
+		return err
+	}
+	own := *refused
+	own.Key, own.Record = item.Key, item.Record
+	return &own
+}
+
+// lockedError refuses a key whose session was closed and still locks it.
+func lockedError(item *Item, s *SessionItem) error {
+	return &RefusedError{Key: item.Key, Record: item.Record, Why: fmt.Sprintf(
+		"its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
 }
 
 // readToMark reads a key whose holder is to be asked to let go: the one of first,
@@ -70,8 +88,12 @@ func (p *Process) readToMark(ctx context.Context, key string, first *Record) (*I
 	switch {
 	case r.State == Released:
 		return nil, &RefusedError{Key: key, Record: r, Why: fmt.Sprintf("nobody holds it: it was released at epoch %d", r.Epoch)}
+	case item.Session != nil && item.Session.Err != nil:
+		return nil, item.Session.Err
 	case item.Life.Over:
 		return nil, &RefusedError{Key: key, Record: r, Why: "its holder's time is over: it can be acquired, or released with force", Kind: ErrOver}
+	case item.Session != nil && item.Session.Session.State == SessionClosed:
+		return nil, lockedError(item, item.Session)
 	}
 	return item, nil
 }

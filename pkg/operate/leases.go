@@ -154,6 +154,12 @@ func ForceLeases(ctx context.Context, p *leases.Process, plan []*leases.Forcing)
 	return done, errs
 }
 
+// canBeMarked says that a key is asked for by a mark in its holder's session.
+func canBeMarked(i *leases.Item) bool {
+	s := i.Session
+	return i.Record.State == leases.Held && s != nil && s.Err == nil && !i.Life.Over && s.Session.State == leases.SessionOpen
+}
+
 // RevokeLeases asks the holders of keys to let go, and returns the record, or an
 // error, of each. Keys that one session holds are asked for in one write (N10).
 func RevokeLeases(ctx context.Context, p *leases.Process, keys []string, by, reason string) ([]*leases.Item, []error) {
@@ -175,7 +181,7 @@ func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []
 		switch {
 		case errs[i] != nil:
 			items[i] = nil
-		case item.Record.State == leases.Held && item.Session != nil && !item.Session.Missing:
+		case canBeMarked(item):
 			sessions[item.Record.Instance] = append(sessions[item.Record.Instance], i)
 		default:
 			groups = append(groups, []int{i})
@@ -186,7 +192,7 @@ func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []
 	}
 	EachLease(len(groups), func(g int) error {
 		group := groups[g]
-		if first := items[group[0]]; first.Session == nil || first.Record.State != leases.Held {
+		if !canBeMarked(items[group[0]]) {
 			i := group[0]
 			if items[i], errs[i] = p.Revoke(ctx, keys[i], by, reason); errs[i] != nil {
 				items[i] = nil
@@ -200,7 +206,13 @@ func revokeItems(ctx context.Context, p *leases.Process, keys []string, items []
 		added, err := p.RevokeKeys(ctx, some[0].Session, some, by, reason)
 		if err != nil {
 			for _, i := range group {
-				items[i], errs[i] = nil, err
+				errs[i] = err
+				if refused := (*leases.RefusedError)(nil); errors.As(err, &refused) { // said of the session
+					own := *refused
+					own.Key, own.Record = keys[i], items[i].Record
+					errs[i] = &own
+				}
+				items[i] = nil
 			}
 			return nil
 		}
