@@ -2,6 +2,8 @@ package operate_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -90,6 +92,33 @@ func TestRevokeLeasesWithoutARecord(t *testing.T) {
 		}
 		if revoked, err := p.RenewSession(t.Context()); err != nil || len(revoked) != 2 {
 			t.Errorf("asked for are %v, error %v", revoked, err)
+		}
+	})
+}
+
+// More keys than a session takes marks are refused, each by its name.
+func TestRevokeTooManyLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := leases.NewProcess(leases.NewMemory(time.Now), leases.Options{Node: "1-node", Clock: leasetest.BubbleClock()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys := make([]string, leases.MaxMarks+1)
+		for i := range keys {
+			keys[i] = fmt.Sprint("k", i)
+			if _, err := p.Acquire(t.Context(), keys[i], leases.Terms{TTL: time.Minute, Kept: true, Session: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		items, errs := operate.RevokeLeases(t.Context(), p, keys, "desk", "it moves")
+		for i, err := range errs {
+			var refused *leases.RefusedError
+			if items[i] != nil || !errors.As(err, &refused) || refused.Key != keys[i] || refused.Record.Key != keys[i] || !strings.Contains(refused.Why, "kill it instead") {
+				t.Fatalf("%s: %v, error %+v", keys[i], items[i], err)
+			}
+		}
+		if revoked, err := p.RenewSession(t.Context()); err != nil || len(revoked) > 0 {
+			t.Errorf("asked for are %d, error %v", len(revoked), err)
 		}
 	})
 }
