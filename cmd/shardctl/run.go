@@ -70,7 +70,7 @@ With --upstream the node also stands in front of a service that may work on a ke
 one place only: a request for a key that this node holds goes there, with the key's
 epoch in the header Shardctl-Lease-Epoch, and another one to the node that holds it.
 Keys that nobody holds go where the scheme xxh64 places them, or mentedb among nodes
-that gossip.`,
+that gossip. Such a node needs no tasks.`,
 		Example: `  shardctl run --exec 'gc=sh -c "echo collecting {database}; exec sleep 3600"'
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --exclusive
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --upstream http://127.0.0.1:8080 --key-from 'path:/accounts/{key}/...' --serve 127.0.0.1:7421 --advertise http://10.0.0.7:7421`,

@@ -96,7 +96,7 @@ func TestRunForwards(t *testing.T) {
 		ctx, n.stop = context.WithCancel(context.Background())
 		t.Cleanup(n.stop)
 		go func() {
-			n.code <- a.run(ctx, []string{"run", "--root", "s3://bucket/fleet", "--node-id", id, "--exec", "gc=true",
+			n.code <- a.run(ctx, []string{"run", "--root", "s3://bucket/fleet", "--node-id", id,
 				"--listen", n.listen, "--serve", n.serve, "--advertise", "http://" + n.serve,
 				"--upstream", upstream.URL, "--key-from", "path:/accounts/{key}/..."})
 		}()

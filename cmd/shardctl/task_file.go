@@ -75,6 +75,9 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 	if err := f.offer(o.services); err != nil {
 		return nil, err
 	}
+	if len(f.services) == 0 && o.upstream == "" {
+		return nil, usageError("there is nothing to run").withHint("give a service a task, as in --exec gc='prog arg {database}', or --tasks FILE; or stand in front of a service with --upstream")
+	}
 	for service, entry := range f.services {
 		if err := entry.prepare(a, service, o); err != nil {
 			return nil, err
@@ -100,9 +103,6 @@ func (f *taskFile) offer(names []string) error {
 			wanted[service] = entry
 		}
 		f.services = wanted
-	}
-	if len(f.services) == 0 {
-		return usageError("there is nothing to run").withHint("give a service a task, as in --exec gc='prog arg {database}', or --tasks FILE")
 	}
 	return nil
 }

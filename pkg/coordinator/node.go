@@ -134,8 +134,8 @@ type NodeStatus struct {
 
 // NewNode returns a node for the root that store has open.
 func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
-	if len(o.Tasks) == 0 {
-		return nil, errors.New("a node offers at least one service")
+	if len(o.Tasks) == 0 && o.Keys == nil {
+		return nil, errors.New("a node offers at least one service, or takes requests for keys")
 	}
 	services := make([]fleet.Service, 0, len(o.Tasks))
 	for service := range o.Tasks {

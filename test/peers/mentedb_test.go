@@ -226,7 +226,7 @@ func startFront(t *testing.T, id, upstream string, seeds ...string) *frontNode {
 	for range 3 { // another process can take a port first
 		addr := freeAddrs(t, 1)[0]
 		f := &frontNode{url: "http://" + addr}
-		f.node = start(t, nil, id, shardctl, "run", "--root", root, "--node-id", id, "--listen", "127.0.0.1:0", "--exec", "gc=sleep 600",
+		f.node = start(t, nil, id, shardctl, "run", "--root", root, "--node-id", id, "--listen", "127.0.0.1:0",
 			"--serve", addr, "--advertise", f.url, "--upstream", upstream, "--key-from", "header:X-Agent", "--gossip-seed", strings.Join(seeds, ","))
 		if f.answers(t, f.url) {
 			return f
