@@ -501,7 +501,7 @@ func (r *nodeRun) members(ctx context.Context, resolver *coordinator.Resolver, g
 		} else {
 			drained := map[string]bool{} // as the root shows them
 			for _, n := range status.Peers {
-				drained[n.ID] = n.Live && len(n.Services) == 0
+				drained[n.ID] = n.Live && fleet.OffersNothing(n.Heartbeat.Name)
 			}
 			peers := make([]coordinator.Peer, 0, len(nodes))
 			for _, n := range nodes {

@@ -95,11 +95,12 @@ func TestRunForwards(t *testing.T) {
 		var ctx context.Context
 		ctx, n.stop = context.WithCancel(context.Background())
 		t.Cleanup(n.stop)
-		go func() {
-			n.code <- a.run(ctx, []string{"run", "--root", "s3://bucket/fleet", "--node-id", id,
-				"--listen", n.listen, "--serve", n.serve, "--advertise", "http://" + n.serve,
-				"--upstream", upstream.URL, "--key-from", "path:/accounts/{key}/..."})
-		}()
+		args := []string{"run", "--root", "s3://bucket/fleet", "--node-id", id, "--listen", n.listen, "--serve", n.serve,
+			"--advertise", "http://" + n.serve, "--upstream", upstream.URL, "--key-from", "path:/accounts/{key}/..."}
+		if id == "1-node-tail" { // the other has no tasks
+			args = append(args, "--exec", "gc=true")
+		}
+		go func() { n.code <- a.run(ctx, args) }()
 		nodes[id] = n
 	}
 	for _, n := range nodes {

@@ -569,7 +569,7 @@ func nodeTable(nodes []statusNode) render.Table {
 		switch {
 		case !n.Live:
 			state = render.Text("dead").With(render.Act)
-		case n.Drained != nil && len(n.Services) == 0 && n.Left == nil:
+		case n.Drained != nil && fleet.OffersNothing(n.Heartbeat) && n.Left == nil:
 			state = render.Text("drained").With(render.Look)
 		case n.Drained != nil:
 			state = render.Text("draining").With(render.Look)

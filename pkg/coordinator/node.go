@@ -172,7 +172,7 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 		o.Keys.SetDrained(true)
 	}
 	n.registry, err = membership.NewHeartbeats(store, membership.HeartbeatOptions{
-		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Clock: o.Clock, Describe: n.describe,
+		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Keys: o.Keys != nil, Clock: o.Clock, Describe: n.describe,
 	})
 	return n, err
 }
@@ -449,7 +449,7 @@ func (n *Node) mark(how *Drain) {
 		}
 		slices.Sort(services)
 	}
-	n.registry.SetServices(services)
+	n.registry.SetOffers(services, how == nil && n.o.Keys != nil)
 	if n.o.Keys != nil {
 		n.o.Keys.SetDrained(how != nil)
 	}

@@ -42,6 +42,24 @@ func HeartbeatName(nodeID string, services []Service) string {
 	return nodeID + "." + string(slices.Compact(letters)) + heartbeatSuffix
 }
 
+// keysLetter stands among the letters of a node that takes requests for keys. It is
+// ours: readers ignore letters that they do not know (S12).
+const keysLetter = 'k'
+
+// KeysHeartbeatName is [HeartbeatName] of a node that takes requests for keys,
+// which also a node without services can.
+func KeysHeartbeatName(nodeID string, services []Service) string {
+	name := strings.TrimSuffix(HeartbeatName(nodeID, services), heartbeatSuffix)
+	return name + string(keysLetter) + heartbeatSuffix
+}
+
+// OffersNothing tells of the name of a heartbeat that its node has no services and
+// takes no requests for keys: one of ours is drained then.
+func OffersNothing(name string) bool {
+	_, services, ok := ParseHeartbeatName(name)
+	return ok && len(services) == 0 && !strings.HasSuffix(name, string(keysLetter)+heartbeatSuffix)
+}
+
 // ParseHeartbeatName reads the name of a heartbeat, of which only the last path
 // component counts (S1, S12). ok is false when it is none. Unknown letters are
 // ignored; the services come in canonical order, and twice if their letter does.

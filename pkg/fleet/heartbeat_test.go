@@ -196,3 +196,22 @@ func FuzzHeartbeatBody(f *testing.F) {
 		}
 	})
 }
+
+// A node that takes requests for keys shows it by a letter that readers ignore (S12).
+func TestKeysHeartbeatName(t *testing.T) {
+	for _, services := range [][]Service{nil, {GC}, {CompactorCoordinator, GC, Mirror, CompactionWorkers}} {
+		name := KeysHeartbeatName("a.b", services)
+		id, got, ok := ParseHeartbeatName(HeartbeatPrefix + name)
+		if !ok || id != "a.b" || len(got) != len(services) {
+			t.Errorf("%s is read as %q, %v, %v", name, id, got, ok)
+		}
+		if OffersNothing(name) {
+			t.Errorf("%s offers nothing", name)
+		}
+	}
+	for name, nothing := range map[string]bool{"a..json": true, "a.G.json": true, "k..json": true, "a.g.json": false, "a.k.json": false, "a": false} {
+		if OffersNothing(name) != nothing {
+			t.Errorf("%s offers nothing: %v, want %v", name, !nothing, nothing)
+		}
+	}
+}

@@ -119,7 +119,7 @@ type Left struct {
 // LeftOf says what a node still has, by its heartbeat, if it offers nothing any
 // more: it is being drained.
 func LeftOf(n fleet.Node, body *fleet.Heartbeat) (left Left) {
-	if len(n.Services) > 0 || body == nil {
+	if !fleet.OffersNothing(n.Heartbeat.Name) || body == nil {
 		return Left{}
 	}
 	for _, s := range body.Services {
@@ -154,8 +154,11 @@ func (f *Fleet) notDrained(ctx context.Context, id string) string {
 		return "it has no mark"
 	}
 	n := f.node(id)
-	if len(n.Services) > 0 {
+	switch {
+	case len(n.Services) > 0:
 		return fmt.Sprintf("it still offers %d services", len(n.Services))
+	case !fleet.OffersNothing(n.Heartbeat.Name):
+		return "it still takes requests for keys"
 	}
 	bodies, _ := fleet.ReadHeartbeats(ctx, f.Snapshot, []fleet.Node{*n}, 1)
 	body := bodies[n.Heartbeat.Name]
@@ -267,7 +270,7 @@ func (f *Fleet) notBalanced(ctx context.Context) (string, error) {
 		if !n.Live {
 			continue
 		}
-		if _, marked := f.Drains[n.ID]; marked && len(n.Services) > 0 {
+		if _, marked := f.Drains[n.ID]; marked && !fleet.OffersNothing(n.Heartbeat.Name) {
 			return fmt.Sprintf("%s is being drained", n.ID), nil
 		}
 		body := bodies[n.Heartbeat.Name]

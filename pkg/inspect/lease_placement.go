@@ -33,7 +33,7 @@ func (f *Fleet) keyPlacement() (keyPlacement, error) {
 			continue
 		}
 		k.addrs[n.ID] = trimAddr(body.Addr)
-		if body.KeyScheme == "" || len(n.Services) == 0 { // one that offers nothing is drained
+		if body.KeyScheme == "" || fleet.OffersNothing(n.Heartbeat.Name) { // which is drained
 			continue
 		}
 		agreed = agreed && (k.scheme == "" || k.scheme == body.KeyScheme)

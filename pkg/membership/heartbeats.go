@@ -26,8 +26,9 @@ type HeartbeatOptions struct {
 	Addr string
 	// Instance is the id of this process's life. Empty, the usual, means a random one.
 	Instance string
-	// Services are what the node offers.
+	// Services are what the node offers, Keys that it takes requests for keys.
 	Services []fleet.Service
+	Keys     bool
 	// SleetVersion and SlateDBVersion are what it tells of itself (S13).
 	SleetVersion, SlateDBVersion string
 	// Describe, if not nil, fills in what changes, before each write: the counts
@@ -62,6 +63,7 @@ type Heartbeats struct {
 
 	mu         sync.Mutex // guards what follows; never held while waiting
 	services   []fleet.Service
+	keys       bool
 	interval   time.Duration
 	timeout    time.Duration
 	storeClock fleet.StoreClock
@@ -101,7 +103,7 @@ func NewHeartbeats(store objstore.Store, o HeartbeatOptions) (*Heartbeats, error
 	}
 	h := &Heartbeats{
 		store: store, reader: fleetroot.Reader(store), clock: clockOr(o.Clock), nodeID: o.NodeID, addr: trimAddr(o.Addr), options: o,
-		instance: cmp.Or(o.Instance, crand.Text()), services: slices.Clone(o.Services), bodies: map[string]knownBody{},
+		instance: cmp.Or(o.Instance, crand.Text()), services: slices.Clone(o.Services), keys: o.Keys, bodies: map[string]knownBody{},
 	}
 	policy := fleet.DefaultPolicy(fleet.Sleet01)
 	return h, h.SetTimings(cmp.Or(o.Interval, policy.Node.HeartbeatInterval.Std()), cmp.Or(o.Timeout, policy.Node.HeartbeatTimeout.Std()))
@@ -121,12 +123,20 @@ func (h *Heartbeats) SetTimings(interval, timeout time.Duration) error {
 	return nil
 }
 
-// SetServices changes what the node offers. The next heartbeat has another name,
-// and the one under the old name goes.
-func (h *Heartbeats) SetServices(services []fleet.Service) {
+// SetOffers changes what the node offers: services, and to take requests for keys.
+// The next heartbeat has another name, and the one under the old name goes.
+func (h *Heartbeats) SetOffers(services []fleet.Service, keys bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.services = slices.Clone(services)
+	h.services, h.keys = slices.Clone(services), keys
+}
+
+// name is that of the heartbeat of a node that offers so much.
+func (h *Heartbeats) name(services []fleet.Service, keys bool) string {
+	if keys {
+		return fleet.HeartbeatPrefix + fleet.KeysHeartbeatName(h.nodeID, services)
+	}
+	return fleet.HeartbeatPrefix + fleet.HeartbeatName(h.nodeID, services)
 }
 
 // Interval is the time between two heartbeats.
@@ -238,7 +248,7 @@ func (h *Heartbeats) Heartbeat(ctx context.Context) error {
 	h.writing.Lock()
 	defer h.writing.Unlock()
 	h.mu.Lock()
-	services, last, left := h.services, h.written, h.left
+	services, keys, last, left := h.services, h.keys, h.written, h.left
 	h.mu.Unlock()
 	if left {
 		return errors.New("write heartbeat: this node has left")
@@ -252,7 +262,7 @@ func (h *Heartbeats) Heartbeat(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write heartbeat: %w", err)
 	}
-	now := written{name: fleet.HeartbeatPrefix + fleet.HeartbeatName(h.nodeID, services), before: h.clock.Now(), sent: h.clock.Elapsed()}
+	now := written{name: h.name(services, keys), before: h.clock.Now(), sent: h.clock.Elapsed()}
 	if now.version, err = h.store.Put(ctx, now.name, body); err != nil {
 		return fmt.Errorf("write heartbeat: %w", err)
 	}
@@ -310,7 +320,7 @@ func (h *Heartbeats) Leave(ctx context.Context) error {
 	h.mu.Lock()
 	h.left = true
 	// Also one whose write was not confirmed.
-	names := []string{fleet.HeartbeatPrefix + fleet.HeartbeatName(h.nodeID, h.services)}
+	names := []string{h.name(h.services, h.keys)}
 	if h.written.name != "" && h.written.name != names[0] {
 		names = append(names, h.written.name)
 	}

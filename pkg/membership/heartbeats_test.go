@@ -131,7 +131,7 @@ func TestHeartbeats(t *testing.T) {
 			t.Errorf("age %v %v", age, ok)
 		}
 		// Offering nothing is another name, and the old one goes.
-		a.SetServices(nil)
+		a.SetOffers(nil, false)
 		beat(t, a)
 		if got := objects(t, store); got != "a..json b.g.json sleet.g.json" {
 			t.Error(got)
