@@ -178,7 +178,6 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		{name: "key_scheme", into: &h.KeyScheme, optional: true},
 		{name: "config_digest", into: &h.ConfigDigest, optional: true},
 		{name: "leases", into: &h.Leases, optional: true},
-		{name: "failing", into: &h.Failing, optional: true},
 	} {
 		err := readMember(members, m.name, m.into)
 		if err != nil && m.optional {
@@ -187,6 +186,9 @@ func ParseHeartbeat(body []byte) (*Heartbeat, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read heartbeat body: %w", err)
 		}
+	}
+	if err := readMember(members, "failing", &h.Failing); err != nil || len(h.Failing) == 0 {
+		h.Failing = nil // nor that, and not by halves
 	}
 	h.Version = int(version)
 	h.Services = make([]ServiceSummary, len(services))

@@ -140,6 +140,30 @@ func TestParseHeartbeat(t *testing.T) {
 	}
 }
 
+// What our nodes tell besides, Sleet ignores, and we do where it makes no sense.
+func TestHeartbeatOfOurs(t *testing.T) {
+	const rest = `{"version":1,"node_id":"n","sleet_version":"s","slatedb_version":"d","services":[]`
+	failure := TaskFailure{Service: Mirror, Database: "s3://b/x", Target: "dr", Error: "no"}
+	for _, c := range []struct {
+		in      string
+		leases  uint64
+		failing []TaskFailure
+	}{
+		{`,"leases":7,"failing":[{"service":"mirror","database":"s3://b/x","target":"dr","error":"no"}]}`, 7, []TaskFailure{failure}},
+		{`,"leases":-7,"failing":[]}`, 0, nil},
+		{`,"leases":"many","failing":[{"service":"mirror","database":"s3://b/x"},{"service":"gcc"}]}`, 0, nil},
+		{`}`, 0, nil},
+	} {
+		h, err := ParseHeartbeat([]byte(rest + c.in))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Leases != c.leases || !cmp.Equal(h.Failing, c.failing) {
+			t.Errorf("%s: %d leases, failing %+v", c.in, h.Leases, h.Failing)
+		}
+	}
+}
+
 // S12: a name that a writer makes is read back.
 func TestHeartbeatNameProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
