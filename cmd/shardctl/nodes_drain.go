@@ -288,16 +288,18 @@ func (d *drainResult) since() string {
 }
 
 func (o *nodesDrainOptions) document(r *nodesDrainResult) render.Document {
-	state := "drained"
+	state := "draining"
 	switch {
 	case o.undrain && !r.Changed:
 		state = "not drained"
 	case o.undrain:
 		state = "undrained"
-	case !r.Changed:
+	case !r.Changed && r.Left == nil:
 		state = "drained already"
+	case !r.Changed:
+		state = "draining already"
 	case r.Was != nil:
-		state = "drained at another speed"
+		state = "draining at another speed"
 	}
 	if r.DryRun && r.Changed {
 		state = "would be " + state

@@ -246,7 +246,10 @@ func (e *examiner) drains() {
 				continue
 			}
 			speed := "all leases go at once"
-			if moves, interval := mark.Waves(); moves > 0 {
+			switch moves, interval := mark.Waves(); {
+			case moves == 1:
+				speed = fmt.Sprintf("1 lease goes every %v", interval)
+			case moves > 1:
 				speed = fmt.Sprintf("%d leases go every %v", moves, interval)
 			}
 			e.add(Finding{Severity: placement.Info, Kind: FindDraining, Object: id, Evidence: []string{fleet.DrainName(id) + ": " + speed},
