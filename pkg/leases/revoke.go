@@ -279,7 +279,7 @@ func (p *Process) writeMarks(ctx context.Context, s *SessionItem, marks []Sessio
 			return s, nil
 		}
 		if len(s.Session.Marks)+len(missing) > MaxMarks {
-			return nil, refused("session %s would have more than %d marks: kill it instead", s.Key, MaxMarks)
+			return nil, refused("session %s would have more than %d marks: ask for fewer at a time, or kill it", s.Key, MaxMarks)
 		}
 		o, seen, err := p.writeSession(ctx, s, p.rules.sessionMarked(s, missing), true)
 		switch {

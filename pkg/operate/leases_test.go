@@ -113,7 +113,7 @@ func TestRevokeTooManyLeases(t *testing.T) {
 		items, errs := operate.RevokeLeases(t.Context(), p, keys, "desk", "it moves")
 		for i, err := range errs {
 			var refused *leases.RefusedError
-			if items[i] != nil || !errors.As(err, &refused) || refused.Key != keys[i] || refused.Record.Key != keys[i] || !strings.Contains(refused.Why, "kill it instead") {
+			if items[i] != nil || !errors.As(err, &refused) || refused.Key != keys[i] || refused.Record.Key != keys[i] || !strings.Contains(refused.Why, "or kill it") {
 				t.Fatalf("%s: %v, error %+v", keys[i], items[i], err)
 			}
 		}
