@@ -443,7 +443,11 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	keeper := leases.NewKeeper(process, leases.KeeperOptions{
 		Terms: leases.Terms{TTL: r.o.ttl}, Sessions: leases.SessionAlways,
 		OnLost: func(key string, err error) {
-			r.log.Warn("key lost", "key", key, "why", err)
+			if revoked := (*leases.RevokedError)(nil); errors.As(err, &revoked) {
+				r.log.Info("key is asked for", "key", key, "why", err)
+			} else {
+				r.log.Warn("key lost", "key", key, "why", err)
+			}
 			resolver.Lost(key, err)
 		},
 	})

@@ -268,3 +268,73 @@ func TestForwardedRequestEndsWithItsLease(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// releasing is a table that is asked something while a key is released.
+type releasing struct {
+	*leases.Memory
+	meanwhile func(key string)
+}
+
+func (r releasing) Write(ctx context.Context, w leases.Write) (string, error) {
+	if record, err := leases.Decode(w.Body); err == nil && record.State == leases.Released {
+		r.meanwhile(w.Key)
+	}
+	return r.Memory.Write(ctx, w)
+}
+
+// A request that comes while its key is released does not leave behind that this node
+// holds it: the next one goes to the new holder at once.
+func TestHandoffIsNotRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, clock := t.Context(), leasetest.BubbleClock()
+		var a *node
+		asked := 0
+		table := releasing{leases.NewMemory(nil), func(key string) {
+			if asked++; asked > 1 { // at the end
+				return
+			}
+			if r := a.Resolve(ctx, key); r.Where != coordinator.Unknown || r.Err == nil {
+				t.Errorf("while it is released: %+v", r)
+			}
+		}}
+		a = newHolder(t, table, "a", clock)
+		b := newHolder(t, table, "b", clock)
+		if err := a.SetMembers(nil); err != nil {
+			t.Fatal(err)
+		}
+		both := []coordinator.Peer{{ID: "a", Addr: "http://a"}, {ID: "b", Addr: "http://b"}}
+		if err := b.SetMembers(both); err != nil {
+			t.Fatal(err)
+		}
+		key := ""
+		for i := 0; key == ""; i++ {
+			if k := fmt.Sprint("k", i); b.Owns(k) {
+				key = k
+			}
+		}
+		if r := a.Resolve(ctx, key); r.Where != coordinator.Local {
+			t.Fatalf("%+v", r)
+		}
+		if err := a.SetMembers(both); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.process.Revoke(ctx, key, "ann", "rebalance"); err != nil {
+			t.Fatal(err)
+		}
+		for a.Held() > 0 {
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if r := b.Resolve(ctx, key); r.Where != coordinator.Local || r.Epoch != 2 {
+			t.Fatalf("its new node: %+v", r)
+		}
+		if r := a.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "b" || asked != 1 {
+			t.Errorf("its old node, right after: %+v, asked %d times", r, asked)
+		}
+		for _, n := range []*node{a, b} {
+			if err := n.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

@@ -172,13 +172,11 @@ func (r *Resolver) Resolve(ctx context.Context, key string) Resolution {
 	if r.o.Disabled {
 		return Resolution{Where: Local, Node: r.o.Self.ID}
 	}
-	if h := r.o.Keeper.Get(key); h != nil {
-		switch {
-		case r.handoffs.leaving(key):
-			return Resolution{Node: r.o.Self.ID, Err: errLeaving}
-		case h.Lease().Fresh():
-			return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
-		}
+	if r.handoffs.leaving(key) { // also while its release is on the way
+		return Resolution{Node: r.o.Self.ID, Err: errLeaving}
+	}
+	if h := r.o.Keeper.Get(key); h != nil && h.Lease().Fresh() {
+		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
 	}
 	id, addr, err := r.owner(key)
 	switch {
@@ -269,7 +267,9 @@ func (r *Resolver) holder(ctx context.Context, key string) (leases.Record, error
 		r.remember(key, leases.Record{}, fresh)
 		return leases.Record{}, nil
 	}
-	r.remember(key, item.Record, item.Life.Left)
+	if item.Record.Node != r.o.Self.ID { // what this node is about to give up is not remembered
+		r.remember(key, item.Record, item.Life.Left)
+	}
 	return item.Record, nil
 }
 
