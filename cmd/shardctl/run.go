@@ -454,7 +454,7 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	resolver = coordinator.NewResolver(coordinator.ResolverOptions{
 		Self: coordinator.Peer{ID: r.o.nodeID, Addr: r.o.advertise}, Scheme: scheme, Keeper: keeper, Store: process,
 	})
-	front.Resolve, front.Begin = resolver.Resolve, resolver.Begin
+	front.Resolve, front.Begin, front.Forget = resolver.Resolve, resolver.Begin, resolver.Forget
 	if len(r.o.gossipSeed) == 0 {
 		return resolver, nil, nil
 	}

@@ -88,6 +88,9 @@ type ForwarderOptions struct {
 	// Begin, if set, is told before a request for a key of this node goes to the
 	// upstream: [Resolver.Begin].
 	Begin   func(ctx context.Context, key string, epoch uint64) (work context.Context, end func(), err error)
+	// Forget, if set, is told of a key that another node was taken to have, and does
+	// not: [Resolver.Forget].
+	Forget  func(key string)
 	KeyFrom KeyFrom
 	// Upstream serves the keys that this node has.
 	Upstream *url.URL
@@ -176,7 +179,7 @@ func (f *Forwarder) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case forwarded && (at.Where == Remote || at.Where == Held):
 		http.Error(w, "this node does not have the key, node "+at.Node+" does", http.StatusMisdirectedRequest)
 	case at.Where == Remote:
-		f.forward(w, r, at)
+		f.forward(w, r, key, at)
 	default:
 		why := "node " + at.Node + " has the key, and no address"
 		if at.Err != nil {
@@ -208,16 +211,23 @@ func (f *Forwarder) serve(w http.ResponseWriter, r *http.Request, key string, ep
 	f.local.ServeHTTP(w, r)
 }
 
-func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request, to Resolution) {
+func (f *Forwarder) forward(w http.ResponseWriter, r *http.Request, key string, to Resolution) {
 	target, err := url.Parse(to.Addr)
 	if err != nil || target.Host == "" {
 		http.Error(w, fmt.Sprintf("node %s has the address %q, which is no URL", to.Node, to.Addr), http.StatusBadGateway)
 		return
 	}
-	f.proxy(func(p *httputil.ProxyRequest) {
+	proxy := f.proxy(func(p *httputil.ProxyRequest) {
 		p.SetURL(target)
 		p.Out.Host = p.In.Host
 		p.SetXForwarded()
 		p.Out.Header.Set(HeaderForwarded, "1")
-	}, "node "+to.Node).ServeHTTP(w, r)
+	}, "node "+to.Node)
+	proxy.ModifyResponse = func(answer *http.Response) error {
+		if answer.StatusCode == http.StatusMisdirectedRequest && f.o.Forget != nil {
+			f.o.Forget(key) // it was handed over, so that the next request looks anew
+		}
+		return nil
+	}
+	proxy.ServeHTTP(w, r)
 }

@@ -52,10 +52,13 @@ func TestParseKeyFrom(t *testing.T) {
 type forwarding struct {
 	where map[string]map[string]coordinator.Resolution // by node, then by key
 	nodes map[string]*httptest.Server
+	// forgot are the keys of which the first node was told that their holder has not
+	// got them.
+	forgot chan string
 }
 
 func newForwarding(t testing.TB, upstream http.Handler) *forwarding {
-	f := &forwarding{where: map[string]map[string]coordinator.Resolution{}, nodes: map[string]*httptest.Server{}}
+	f := &forwarding{where: map[string]map[string]coordinator.Resolution{}, nodes: map[string]*httptest.Server{}, forgot: make(chan string, 10)}
 	up := httptest.NewServer(upstream)
 	t.Cleanup(up.Close)
 	target, err := url.Parse(up.URL)
@@ -70,7 +73,7 @@ func newForwarding(t testing.TB, upstream http.Handler) *forwarding {
 		f.where[id] = map[string]coordinator.Resolution{}
 		f.nodes[id] = httptest.NewServer(coordinator.NewForwarder(coordinator.ForwarderOptions{
 			Resolve: func(_ context.Context, key string) coordinator.Resolution { return f.where[id][key] },
-			KeyFrom: from, Upstream: target,
+			Forget: func(key string) { f.forgot <- id + " " + key }, KeyFrom: from, Upstream: target,
 		}))
 		t.Cleanup(f.nodes[id].Close)
 	}
@@ -122,6 +125,28 @@ func TestForward(t *testing.T) {
 		if (resp.Header.Get("Retry-After") != "") != (tt.code == 503) {
 			t.Errorf("%s: Retry-After %q", tt.path, resp.Header.Get("Retry-After"))
 		}
+	}
+}
+
+// A node that sends a request to one that has handed the key over looks anew for the
+// next one.
+func TestForwardForgets(t *testing.T) {
+	f := newForwarding(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }))
+	f.where["b"]["here"] = coordinator.Resolution{Where: coordinator.Local, Epoch: 7}
+	f.where["b"]["moved"] = coordinator.Resolution{Where: coordinator.Remote, Node: "a", Addr: f.nodes["a"].URL}
+	for _, key := range []string{"here", "moved"} {
+		f.where["a"][key] = coordinator.Resolution{Where: coordinator.Remote, Node: "b", Addr: f.nodes["b"].URL}
+		resp, err := http.Get(f.nodes["a"].URL + "/accounts/" + key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	if len(f.forgot) != 1 {
+		t.Fatalf("%d keys are forgotten", len(f.forgot))
+	}
+	if got := <-f.forgot; got != "a moved" {
+		t.Error(got)
 	}
 }
 

@@ -303,12 +303,15 @@ func TestHandoffIsNotRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 		both := []coordinator.Peer{{ID: "a", Addr: "http://a"}, {ID: "b", Addr: "http://b"}}
-		if err := b.SetMembers(both); err != nil {
-			t.Fatal(err)
+		c := newHolder(t, table, "c", clock) // sees who holds it, and has no part in it
+		for _, n := range []*node{b, c} {
+			if err := n.SetMembers(both); err != nil {
+				t.Fatal(err)
+			}
 		}
 		key := ""
 		for i := 0; key == ""; i++ {
-			if k := fmt.Sprint("k", i); b.Owns(k) {
+			if k := fmt.Sprint("k", i); b.Owns(k) && !c.Owns(k) {
 				key = k
 			}
 		}
@@ -322,6 +325,10 @@ func TestHandoffIsNotRemembered(t *testing.T) {
 			t.Fatal(err)
 		}
 		for a.Held() > 0 {
+			c.Forget(key)
+			if r := c.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "a" {
+				t.Errorf("to the third: %+v", r)
+			}
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
@@ -331,7 +338,15 @@ func TestHandoffIsNotRemembered(t *testing.T) {
 		if r := a.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "b" || asked != 1 {
 			t.Errorf("its old node, right after: %+v, asked %d times", r, asked)
 		}
-		for _, n := range []*node{a, b} {
+		// It goes on asking the old holder, until that says that the key is not there.
+		if r := c.Resolve(ctx, key); r.Node != "a" {
+			t.Errorf("the third one: %+v", r)
+		}
+		c.Forget(key)
+		if r := c.Resolve(ctx, key); r.Where != coordinator.Remote || r.Node != "b" {
+			t.Errorf("the third one, once told: %+v", r)
+		}
+		for _, n := range []*node{a, b, c} {
 			if err := n.Close(ctx); err != nil {
 				t.Error(err)
 			}

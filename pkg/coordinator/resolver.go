@@ -289,6 +289,14 @@ func (r *Resolver) remember(key string, record leases.Record, left time.Duration
 	r.holders[key] = holder{record, now + min(fresh, left)}
 }
 
+// Forget has the next look at a key ask who holds it: the node that was seen to has
+// said that it does not.
+func (r *Resolver) Forget(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.holders, key)
+}
+
 // Serves says whether this node may do background work on a key: it holds it, or
 // nobody does and placement names this node (COMPATIBILITY M7). What cannot be
 // told is no.
