@@ -103,6 +103,7 @@ func TestLeasesOnServers(t *testing.T) {
 				t.Errorf("dump: %s", got.stdout)
 			}
 			testSessionsOn(t, kind, environ, place)
+			testHandoverOn(t, environ, place[1])
 		})
 	}
 }

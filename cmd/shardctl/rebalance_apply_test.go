@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +17,7 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // A node joins one that has all keys that requests are for. Those that are placed on
@@ -115,6 +118,64 @@ func TestRebalanceRequests(t *testing.T) {
 	answer := get(t, "http://"+one+coordinator.ResolvePath+"?key="+plan.Leases[0].Key, 200)
 	if err := json.Unmarshal([]byte(answer), &said); err != nil || said.Where != "remote" {
 		t.Errorf("%s, %v", answer, err)
+	}
+}
+
+// testHandoverOn hands a lease over whose store is not the fleet's root.
+func testHandoverOn(t *testing.T, environ map[string]string, place string) {
+	t.Helper()
+	folder := t.TempDir()
+	for name, body := range map[string]string{"nodes/1-node-tail.g.json": "", "sleet.toml": "[node]\nheartbeat_timeout = \"1h\"\n"} {
+		path := filepath.Join(folder, filepath.FromSlash(name))
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(body), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process := func(node string) *leases.Process {
+		table, err := leases.Open(t.Context(), place, func(name string) (string, bool) { value, ok := environ[name]; return value, ok })
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := leases.NewProcess(table, leases.Options{Node: node})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	const key = "gc/s3://b/handed-over"
+	var holder *leases.Keeper
+	holder = leases.NewKeeper(process("by-hand"), leases.KeeperOptions{
+		Terms: leases.Terms{TTL: 6 * time.Second}, Sessions: leases.SessionAlways,
+		OnLost: func(key string, _ error) {
+			go func() {
+				if err := holder.Release(context.Background(), key); err != nil {
+					t.Error(err)
+				}
+			}()
+		},
+	})
+	if _, err := holder.Acquire(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	root, file := "file://"+filepath.ToSlash(folder), filepath.Join(t.TempDir(), "plan.json")
+	got := executeIn(t, environ, "rebalance-plan", "--root", root, "--leases", place, "--service", "gc", "--out", file)
+	if got.code != 0 || !strings.Contains(got.stdout, "leases   1 to hand over, 0 held where they belong") {
+		t.Errorf("plan: exit code %d: %s%s", got.code, got.stdout, got.err)
+	}
+	heir, waiting := process("1-node-tail"), make(chan error, 1)
+	go func() {
+		_, err := leases.Wait(t.Context(), heir, key, leases.Terms{TTL: time.Minute}, nil)
+		waiting <- err
+	}()
+	got = executeIn(t, environ, "rebalance-apply", file, "--start-timeout", "1m", "--yes", "-o", "csv")
+	if got.code != 0 || !strings.Contains(got.stdout, key+",by-hand,1-node-tail,1-node-tail,2,handed over") {
+		t.Errorf("apply: exit code %d: %s%s", got.code, got.stdout, got.err)
+	}
+	if err := <-waiting; err != nil {
+		t.Error(err)
+	}
+	if err := holder.Close(context.Background()); err != nil {
+		t.Error(err)
 	}
 }
 
