@@ -512,8 +512,13 @@ func leaseError(err error, where string) *exitError {
 		session *leases.BadSessionError
 	)
 	refuse := func(key string, r *leases.Record) *exitError {
-		if r != nil && r.Epoch > 0 && (r.Instance == "" || !strings.Contains(err.Error(), "instance "+r.Instance)) {
-			err = fmt.Errorf("%w (%s)", err, holderOf(r))
+		if r != nil && r.Epoch > 0 {
+			switch said := err.Error(); {
+			case r.Instance == "" || !strings.Contains(said, "instance "+r.Instance):
+				err = fmt.Errorf("%w (%s)", err, holderOf(r))
+			case !strings.Contains(said, fmt.Sprintf("epoch %d", r.Epoch)):
+				err = fmt.Errorf("%w (at epoch %d)", err, r.Epoch)
+			}
 		}
 		return &exitError{code: exitRefused, err: err, object: key}
 	}
