@@ -87,7 +87,7 @@ type ForwarderOptions struct {
 	Resolve func(ctx context.Context, key string) Resolution
 	// Begin, if set, is told before a request for a key of this node goes to the
 	// upstream: [Resolver.Begin].
-	Begin   func(ctx context.Context, key string, epoch uint64) (work context.Context, end func(), err error)
+	Begin func(ctx context.Context, key string, epoch uint64) (work context.Context, end func(), err error)
 	// Forget, if set, is told of a key that another node was taken to have, and does
 	// not: [Resolver.Forget].
 	Forget  func(key string)

@@ -73,7 +73,7 @@ func newForwarding(t testing.TB, upstream http.Handler) *forwarding {
 		f.where[id] = map[string]coordinator.Resolution{}
 		f.nodes[id] = httptest.NewServer(coordinator.NewForwarder(coordinator.ForwarderOptions{
 			Resolve: func(_ context.Context, key string) coordinator.Resolution { return f.where[id][key] },
-			Forget: func(key string) { f.forgot <- id + " " + key }, KeyFrom: from, Upstream: target,
+			Forget:  func(key string) { f.forgot <- id + " " + key }, KeyFrom: from, Upstream: target,
 		}))
 		t.Cleanup(f.nodes[id].Close)
 	}
