@@ -212,9 +212,9 @@ func newPlanHeirs(step *placement.Step, node int) planHeirs {
 }
 
 // document is the plan in all forms of output.
-func (r *planResult) document(o *rebalancePlanOptions, plan *placement.Plan) render.Document {
+func (r *planResult) document(o *rebalancePlanOptions, plan *placement.Plan, format render.Format) render.Document {
 	if plan == nil {
-		return r.leaseDocument(o)
+		return r.leaseDocument(o, format)
 	}
 	nodes := r.nodeTable()
 	var changed []string

@@ -174,7 +174,7 @@ func (a *app) runRebalanceApply(ctx context.Context, o *rebalanceApplyOptions, n
 	if todo == 0 {
 		a.note("nothing is to be handed over")
 	}
-	return a.printer().Print(result.document())
+	return a.printer().Print(result.document(render.Format(a.output)))
 }
 
 // stopped prints what was done before a plan was not gone on with.
@@ -184,7 +184,7 @@ func (a *app) stopped(ctx context.Context, err error, applying *operate.Applying
 		a.note("interrupted: %d of %s handed over; go on with shardctl rebalance-apply %s", result.HandedOver, counted(len(result.Leases), "key"), shellWord(name))
 		err = ctx.Err()
 	}
-	if printErr := a.printer().Print(result.document()); printErr != nil {
+	if printErr := a.printer().Print(result.document(render.Format(a.output))); printErr != nil {
 		return printErr
 	}
 	return err
@@ -423,13 +423,17 @@ func (r *appliedResult) table() render.Table {
 	return t
 }
 
-func (r *appliedResult) document() render.Document {
-	t := r.table()
-	var keys []string
+// document is the result in a form of output. There may be many keys, so that rows
+// are made only for the form that has them.
+func (r *appliedResult) document(format render.Format) render.Document {
+	d := render.Document{Value: r, Text: func(p *render.Printer) error { return p.Table(r.table()) }}
+	if format == render.CSVFormat {
+		d.Rows = r.table()
+	}
 	for _, l := range r.Leases {
 		if l.Result == string(operate.MoveDone) || l.Result == string(operate.MoveReleased) {
-			keys = append(keys, l.Key)
+			d.Names = append(d.Names, l.Key)
 		}
 	}
-	return render.Document{Value: r, Rows: t, Names: keys, Text: func(p *render.Printer) error { return p.Table(t) }}
+	return d
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
@@ -299,7 +300,7 @@ func (a *app) finishPlan(o *rebalancePlanOptions, out *outputFile, result *planR
 		}
 		a.log.Info("plan saved", "file", o.out, "digest", result.Inputs.Digest)
 	}
-	if err := a.printer().Print(result.document(o, plan)); err != nil {
+	if err := a.printer().Print(result.document(o, plan, render.Format(a.output))); err != nil {
 		return err
 	}
 	if o.detailedExitCode && (plan != nil && anyMoved(plan) || len(result.Leases) > 0) {
@@ -379,10 +380,8 @@ func anyMoved(plan *placement.Plan) bool {
 }
 
 func savePlan(file *outputFile, result *planResult) error {
-	encoder := json.NewEncoder(file)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(result); err != nil {
+	p := &render.Printer{Out: file, Format: render.JSONFormat}
+	if err := p.Print(render.Document{Value: result}); err != nil {
 		return fileError("plan file", file.name, err)
 	}
 	return file.commit()

@@ -213,14 +213,21 @@ func (r *planResult) addLeases(m *plannedLeases) {
 	}
 }
 
-// leaseDocument is a plan of leases alone.
-func (r *planResult) leaseDocument(o *rebalancePlanOptions) render.Document {
-	keys := make([]string, len(r.Leases))
-	for i := range r.Leases {
-		keys[i] = r.Leases[i].Key
+// leaseDocument is a plan of leases alone. There may be many, so that rows and names
+// are made only for the forms that have them.
+func (r *planResult) leaseDocument(o *rebalancePlanOptions, format render.Format) render.Document {
+	var rows render.Table
+	var keys []string
+	switch format {
+	case render.CSVFormat:
+		rows = leaseMoveTable(r.Leases)
+	case render.NameFormat:
+		for i := range r.Leases {
+			keys = append(keys, r.Leases[i].Key)
+		}
 	}
 	return render.Document{
-		Value: r, Rows: leaseMoveTable(r.Leases), Names: keys,
+		Value: r, Rows: rows, Names: keys,
 		Text: func(p *render.Printer) error {
 			w := &textWriter{p: p}
 			w.line("%s", r.Root)

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/leases"
 	"github.com/shardctl/shardctl/pkg/placement"
@@ -168,10 +170,16 @@ func PlanApply(ctx context.Context, v *leases.View, judge *inspect.LeaseJudge, p
 	if err := plan.checkPlacements(judge); err != nil {
 		return a, err
 	}
-	errs := EachLease(len(a.Moves), func(i int) error {
-		_, err := a.look(ctx, v, i)
-		return err
-	})
+	errs := make([]error, len(a.Moves))
+	var looks errgroup.Group
+	looks.SetLimit(looksAtOnce) // nothing is waited for here, as it is by EachLease
+	for i := range a.Moves {
+		looks.Go(func() error {
+			_, errs[i] = a.look(ctx, v, i)
+			return nil
+		})
+	}
+	_ = looks.Wait()
 	var stale *StalePlanError
 	for _, err := range errs {
 		var one *StalePlanError
@@ -190,6 +198,9 @@ func PlanApply(ctx context.Context, v *leases.View, judge *inspect.LeaseJudge, p
 	}
 	return a, nil
 }
+
+// looksAtOnce is how many leases are read at the same time.
+const looksAtOnce = 64
 
 // Count is how many moves are in one of some states.
 func (a *Applying) Count(states ...MoveState) (n int) {
