@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -234,11 +235,17 @@ func TestRebalanceApplyInterrupted(t *testing.T) {
 type closedTo struct {
 	objstore.Store
 	prefix string
+	silent bool // it does not even answer
 }
 
 func (s closedTo) List(ctx context.Context, prefix string) iter.Seq2[objstore.Page, error] {
 	if prefix == s.prefix {
 		return func(yield func(objstore.Page, error) bool) {
+			if s.silent {
+				<-ctx.Done()
+				yield(objstore.Page{}, &objstore.Error{Op: "list", Name: prefix, Store: s.String(), Kind: objstore.ErrUnreachable, Err: ctx.Err()})
+				return
+			}
 			yield(objstore.Page{}, &objstore.Error{Op: "list", Name: prefix, Store: s.String(), Kind: objstore.ErrPermission})
 		}
 	}
@@ -259,6 +266,7 @@ func TestRebalancePlanWithoutLeases(t *testing.T) {
 		code     int
 		out, err string
 	}{
+		{[]string{"--add", "2-node-tail", "--timeout", "100ms"}, exitUnreachable, "", "raise --timeout, or leave leases out with --no-leases"},
 		{[]string{"--add", "2-node-tail"}, exitDone, "1 to 2 nodes, 1 keys", "leases are left out: list leases"},
 		{[]string{"--add", "2-node-tail", "--no-leases"}, exitDone, "1 to 2 nodes, 1 keys", ""},
 		{nil, exitFailed, "", "check the credentials in the environment, and what they may do"},
@@ -267,7 +275,7 @@ func TestRebalancePlanWithoutLeases(t *testing.T) {
 		var out, errs lines
 		a.out, a.err = &out, &errs
 		a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) {
-			return closedTo{store, "leases/"}, nil
+			return closedTo{store, "leases/", slices.Contains(tt.args, "100ms")}, nil
 		}
 		code := a.run(t.Context(), append([]string{"rebalance-plan", "--root", "s3://bucket/fleet"}, tt.args...))
 		if code != tt.code || !strings.Contains(out.String(), tt.out) || !strings.Contains(errs.String(), tt.err) || (tt.err == "") != (errs.String() == "") {

@@ -151,9 +151,14 @@ func (a *app) leasesAfter(ctx context.Context, cmd *cobra.Command, o *rebalanceP
 	}
 	defer cancel()
 	moves, err := a.movesAfter(ctx, o, p, sets)
-	if errors.Is(err, objstore.ErrPermission) && o.leases == "" {
+	switch {
+	case errors.Is(err, objstore.ErrPermission) && o.leases == "":
 		a.note("leases are left out: %v", err) // they are no part of a Sleet fleet
 		return nil, nil
+	case err != nil:
+		if e := asLeaseExitError(err, a.leasesAt); e.code == exitUnreachable {
+			return nil, e.withHint("raise --timeout, or leave leases out with --no-leases")
+		}
 	}
 	return moves, err
 }
