@@ -340,6 +340,10 @@ func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
 		if state.Conclusive && state.RegistryRead {
 			return state, nil
 		}
+		// What does not pass by waiting ends the start at once.
+		if _, err := n.store.Get(ctx, fleet.PolicyName); errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrPermission) {
+			return nil, fmt.Errorf("the configuration cannot be read, so nothing is started: %w", err)
+		}
 		why := "it is not known why"
 		if len(state.Warnings) > 0 {
 			why = state.Warnings[0].Message

@@ -373,3 +373,17 @@ func TestSleetComesToAnExclusiveService(t *testing.T) {
 		other.end(t)
 	})
 }
+
+// A root that is not there, or that may not be read, is refused without waiting.
+func TestStartWithoutARoot(t *testing.T) {
+	for _, kind := range []error{objstore.ErrNoBucket, objstore.ErrPermission} {
+		synctest.Test(t, func(t *testing.T) {
+			away := objstore.NewFaulty(newRoot(t, 1), func(objstore.Call) objstore.Fault { return objstore.Fault{Before: kind} })
+			start := time.Now()
+			n := startNode(t, away, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: newRuns().task()}})
+			if err := <-n.err; !errors.Is(err, kind) || time.Since(start) > 0 {
+				t.Errorf("after %v: %v", time.Since(start), err)
+			}
+		})
+	}
+}
