@@ -708,7 +708,12 @@ func (n *Node) release(key Key) {
 func (n *Node) letGo(most int) {
 	ctx, cancel := context.WithTimeout(context.Background(), n.o.StopWait)
 	defer cancel()
+	before := n.o.Keys.Held()
+	if before == 0 {
+		return
+	}
 	n.o.Keys.LetGo(ctx, most)
+	n.log.Info("keys given back", "left", n.o.Keys.Held(), "before", before)
 }
 
 // shutdown stops all tasks and waits for their end, for StopWait at most. It says

@@ -387,3 +387,33 @@ func TestStartWithoutARoot(t *testing.T) {
 		})
 	}
 }
+
+// Where leases may not be written, what is exclusive does not run, and says why;
+// the rest does.
+func TestLeasesMayNotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 3)
+		setPolicy(t, memory, bothServices)
+		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			if c.Op != "get" && c.Op != "list" && !strings.HasPrefix(c.Name, fleet.HeartbeatPrefix) {
+				return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Kind: objstore.ErrPermission, Err: errors.New("403")}}
+			}
+			return objstore.Fault{}
+		})
+		safe, exclusive := newRuns(), newRuns()
+		n := startNode(t, store, both("a", safe, exclusive))
+		time.Sleep(20 * time.Second)
+		if safe.count() != 3 || exclusive.all.Load() != 0 {
+			t.Errorf("%d and %d run", safe.count(), exclusive.count())
+		}
+		object, err := memory.Get(t.Context(), "nodes/a.cg.json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := fleet.ParseHeartbeat(object.Body)
+		if err != nil || len(h.Failing) != 3 || h.Failing[0].Service != fleet.CompactorCoordinator || !strings.Contains(h.Failing[0].Error, "lease not got: ") || !strings.Contains(h.Failing[0].Error, "permission denied") {
+			t.Errorf("the heartbeat tells of %+v, %v", h.Failing, err)
+		}
+		n.end(t)
+	})
+}
