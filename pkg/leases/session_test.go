@@ -403,3 +403,34 @@ func TestKeeperLosesASession(t *testing.T) {
 		})
 	}
 }
+
+// What a holder has left, for people: never more than its TTL, and guessed where
+// nobody dates it.
+func TestRemaining(t *testing.T) {
+	now := time.Date(2026, 12, 1, 4, 0, 0, 0, time.UTC)
+	plain := leases.Record{State: leases.Held, TTLms: 30_000, Renewed: now.Add(-40 * time.Second)}
+	underSession := leases.Record{State: leases.Held, Session: true, Renewed: now.Add(-time.Hour)}
+	open := leases.Session{State: leases.SessionOpen, TTLms: 20_000, Renewed: now.Add(-5 * time.Second)}
+	closed := leases.Session{State: leases.SessionClosed, TTLms: 20_000}
+	for name, c := range map[string]struct {
+		item    leases.Item
+		left    time.Duration
+		guessed bool
+		known   bool
+	}{
+		"dated":         {leases.Item{Record: plain, Life: leases.Life{Age: 12 * time.Second, Dated: true, Known: true}}, 18 * time.Second, false, true},
+		"over":          {leases.Item{Record: plain, Life: leases.Life{Age: 42 * time.Second, Dated: true, Known: true, Over: true}}, -12 * time.Second, false, true},
+		"dated ahead":   {leases.Item{Record: plain, Life: leases.Life{Age: -time.Second, Dated: true, Known: true}}, 30 * time.Second, false, true},
+		"kept by store": {leases.Item{Record: plain, Life: leases.Life{Left: 7 * time.Second, Known: true}}, 7 * time.Second, false, true},
+		"undated":       {leases.Item{Record: plain}, -10 * time.Second, true, true},
+		"session":       {leases.Item{Record: underSession, Session: &leases.SessionItem{Session: open}, Life: leases.Life{Age: 6 * time.Second, Dated: true}}, 14 * time.Second, false, true},
+		"no dates":      {leases.Item{Record: underSession, Session: &leases.SessionItem{Session: open}}, 15 * time.Second, true, true},
+		"closed":        {leases.Item{Record: underSession, Session: &leases.SessionItem{Session: closed}}, 0, false, true},
+		"missing":       {leases.Item{Record: underSession, Session: &leases.SessionItem{Missing: true}}, 0, false, true},
+		"corrupt":       {leases.Item{Record: underSession, Session: &leases.SessionItem{Err: errors.New("cut off")}}, 0, false, false},
+	} {
+		if left, guessed, known := c.item.Remaining(now); left != c.left || guessed != c.guessed || known != c.known {
+			t.Errorf("%s: %v, guessed %v, known %v", name, left, guessed, known)
+		}
+	}
+}

@@ -284,7 +284,7 @@ func (i *Item) Remaining(now time.Time) (left time.Duration, guessed, ok bool) {
 	}
 	switch {
 	case i.Life.Dated:
-		return ttl - i.Life.Age, false, true
+		return ttl - max(i.Life.Age, 0), false, true // some dates are ahead of the store's own now
 	case i.Life.Known && i.Session == nil: // the store keeps the life
 		return i.Life.Left, false, true
 	}
