@@ -180,6 +180,7 @@ type marking struct {
 	done    chan struct{}
 	session *SessionItem
 	err     error
+	gaveUp  bool // who was to write them, before it did
 }
 
 // mark adds marks to a session, and returns the session that has them. What is to
@@ -200,6 +201,9 @@ func (p *Process) mark(ctx context.Context, s *SessionItem, marks []SessionMark)
 		p.mu.Unlock()
 		select {
 		case <-m.done:
+			if m.gaveUp && ctx.Err() == nil {
+				return p.mark(ctx, s, marks)
+			}
 			return m.session, m.err
 		case <-ctx.Done():
 			return nil, stopped(ctx.Err())
@@ -218,12 +222,12 @@ func (p *Process) mark(ctx context.Context, s *SessionItem, marks []SessionMark)
 
 	if err := await(ctx, q.turn); err != nil {
 		leave()
-		m.err = stopped(err)
+		m.gaveUp, m.err = true, stopped(err)
 		return nil, m.err
 	}
 	if busy {
 		if err := p.clock.Sleep(ctx, markPause); err != nil {
-			m.err = stopped(err)
+			m.gaveUp, m.err = true, stopped(err)
 		} else {
 			s, m.err = p.readSession(ctx, instance)
 		}

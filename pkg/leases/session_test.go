@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -433,4 +434,69 @@ func TestRemaining(t *testing.T) {
 			t.Errorf("%s: %v, guessed %v, known %v", name, left, guessed, known)
 		}
 	}
+}
+
+// slowSessions lets each write of a session take a while.
+type slowSessions struct {
+	*leases.Memory
+	writes atomic.Int64
+}
+
+func (s *slowSessions) SessionTable() leases.Table {
+	return &slowSessionTable{s.Memory.SessionTable(), s}
+}
+
+type slowSessionTable struct {
+	leases.Table
+	of *slowSessions
+}
+
+func (s *slowSessionTable) Write(ctx context.Context, w leases.Write) (string, error) {
+	s.of.writes.Add(1)
+	time.Sleep(500 * time.Millisecond)
+	return s.Table.Write(ctx, w)
+}
+
+// Who marks a session while another does waits and goes with others, and does not
+// keep them from it by giving up.
+func TestMarksTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		table := &slowSessions{Memory: leases.NewMemory(nil)}
+		p, other := newProcess(t, table, "a"), newProcess(t, table, "b")
+		for i := range 6 {
+			if _, err := p.Acquire(t.Context(), fmt.Sprint("k", i), leases.Terms{TTL: time.Minute, Session: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		table.writes.Store(0)
+		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		errs := make([]error, 6)
+		start := time.Now()
+		var group sync.WaitGroup
+		for i := range errs {
+			group.Go(func() {
+				time.Sleep(time.Duration(i) * 10 * time.Millisecond)
+				ctx := t.Context()
+				if i == 1 || i == 3 { // the first that waits, which the others join, and one of those
+					ctx = short
+				}
+				_, errs[i] = other.Revoke(ctx, fmt.Sprint("k", i), "b", "a test")
+			})
+		}
+		group.Wait()
+		for i, err := range errs {
+			if gaveUp := i == 1 || i == 3; gaveUp != errors.Is(err, context.DeadlineExceeded) || !gaveUp && err != nil {
+				t.Errorf("%d: %v", i, err)
+			}
+		}
+		// One write, a pause, and another.
+		if took := time.Since(start); table.writes.Load() != 2 || took != 2*time.Second {
+			t.Errorf("%d writes in %v", table.writes.Load(), took)
+		}
+		revoked, err := p.RenewSession(t.Context())
+		if err != nil || len(revoked) != 4 {
+			t.Errorf("asked for are %d, error %v", len(revoked), err)
+		}
+	})
 }
