@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/shardctl/shardctl/pkg/inspect"
 	"github.com/shardctl/shardctl/pkg/leases"
 	"github.com/shardctl/shardctl/pkg/operate"
 )
@@ -150,10 +151,10 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 // goneResult says what has become of a holder that was asked to let go.
 func goneResult(now, was *leases.Item) string {
 	switch {
-	case now.Record.State == leases.Released:
-		return "released"
-	case now.Record.Epoch != was.Record.Epoch:
+	case now.Record.State == leases.Held && now.Record.Epoch != was.Record.Epoch:
 		return "passed on"
+	case !inspect.Held(now): // also by a session that was closed
+		return "released"
 	}
 	return "expired"
 }

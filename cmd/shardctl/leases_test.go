@@ -348,3 +348,25 @@ func TestLeasesOfAnotherStore(t *testing.T) {
 		}
 	})
 }
+
+// What has become of a holder that was asked to let go.
+func TestGoneResult(t *testing.T) {
+	was := &leases.Item{Record: leases.Record{State: leases.Held, Epoch: 3, Session: true}}
+	held := func(epoch uint64, s leases.Session) *leases.Item {
+		return &leases.Item{Record: leases.Record{State: leases.Held, Epoch: epoch, Session: true}, Session: &leases.SessionItem{Session: s}}
+	}
+	for want, now := range map[string][]*leases.Item{
+		"released": {
+			{Record: leases.Record{State: leases.Released, Epoch: 3}}, {Record: leases.Record{State: leases.Released, Epoch: 4}},
+			held(3, leases.Session{State: leases.SessionClosed, Why: leases.WhyStop}),
+		},
+		"passed on": {held(4, leases.Session{State: leases.SessionOpen})},
+		"expired":   {held(3, leases.Session{State: leases.SessionOpen}), held(3, leases.Session{State: leases.SessionClosed, Why: leases.WhyLapsed})},
+	} {
+		for _, item := range now {
+			if got := goneResult(item, was); got != want {
+				t.Errorf("%+v, %+v: %s, want %s", item.Record, item.Session, got, want)
+			}
+		}
+	}
+}
