@@ -107,10 +107,7 @@ func (c *Core) waves(now time.Duration) []Action {
 func (c *Core) wave(now time.Duration) []Action {
 	d := c.drain
 	kept := slices.DeleteFunc(c.machine.holding(), func(k Key) bool { return !d.kept[k] })
-	n := len(kept)
-	if d.MaxMoves > 0 {
-		n = min(n, d.MaxMoves)
-	}
+	n := c.rules.moves(len(kept), d.MaxMoves)
 	d.kept = map[Key]bool{}
 	for _, key := range kept[n:] {
 		d.kept[key] = true

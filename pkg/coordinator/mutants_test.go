@@ -20,6 +20,7 @@ var mutants = []struct {
 	{"an isolated node goes on (H22)", flaws{rules: neverIsolated{}}},
 	{"a drained node offers its services", flaws{rules: offersDrained{}}},
 	{"a drained node acquires leases", flaws{rules: acquiresDrained{}}},
+	{"a wave takes all that is held", flaws{rules: wavesOfAll{}}},
 	{"a lease that is lost is not given back", flaws{rules: keepsLost{}}},
 	{"a failed task waits for a day", flaws{rules: waitsForADay{}}},
 	{"a new task starts before the old one has ended (H29)", flaws{endsEarly: true}},
@@ -39,14 +40,14 @@ func TestMutants(t *testing.T) {
 				replay(t, m.flaws)
 				return
 			}
-			for seed := range simulated() {
+			for seed := range uint64(*simSeeds) {
 				s := newSimulation(seed+1, m.flaws)
 				if s.run(simTrouble); len(s.errs) > 0 {
 					t.Logf("noticed with seed %d: %s", seed+1, s.errs[0])
 					return
 				}
 			}
-			t.Errorf("not noticed in %d seeds", simulated())
+			t.Errorf("not noticed in %d seeds", *simSeeds)
 		})
 	}
 }
@@ -70,6 +71,10 @@ func (offersDrained) offers(services []fleet.Service, _ bool) []fleet.Service { 
 type acquiresDrained struct{ lawful }
 
 func (acquiresDrained) mayAcquire(bool) bool { return true }
+
+type wavesOfAll struct{ lawful }
+
+func (wavesOfAll) moves(held, _ int) int { return held }
 
 type keepsLost struct{ lawful }
 

@@ -18,6 +18,8 @@ type rules interface {
 	isolatedAt(written, timeout time.Duration) time.Duration
 	// offers are the services that a node shows.
 	offers(services []fleet.Service, drained bool) []fleet.Service
+	// moves is how many of the leases that are held go in a wave.
+	moves(held, most int) int
 	// mayAcquire says that a lease may be asked for.
 	mayAcquire(drained bool) bool
 	// givesBack says that a lease goes when the task under it has ended.
@@ -55,6 +57,13 @@ func (lawful) offers(services []fleet.Service, drained bool) []fleet.Service {
 		return []fleet.Service{}
 	}
 	return services
+}
+
+func (lawful) moves(held, most int) int {
+	if most > 0 {
+		return min(held, most)
+	}
+	return held
 }
 
 func (lawful) mayAcquire(drained bool) bool { return !drained }

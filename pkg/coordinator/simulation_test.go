@@ -112,6 +112,9 @@ type simNode struct {
 	beaten  time.Duration   // true time when the last heartbeat that was written was sent
 	names   map[string]bool // of its heartbeats
 	drained bool            // it has seen its mark
+	speed   Drain           // of its mark
+	moved   []time.Duration // when tasks were stopped for a wave, by its own clock
+	losing  bool            // it is being told of a lease that is over
 	tick    int
 }
 
@@ -422,7 +425,10 @@ func (n *simNode) mark() bool {
 		}
 		how := &Drain{}
 		how.MaxMoves, how.Interval = mark.Waves()
-		n.drained = true
+		if !n.drained || n.speed != *how {
+			n.moved = nil
+		}
+		n.drained, n.speed = true, *how
 		n.do(n.core.Drain(n.local(), how))
 	}
 	return true
@@ -489,6 +495,7 @@ func (n *simNode) do(actions []Action) {
 			n.start(a)
 		case Stop:
 			if t := n.tasks[key]; t != nil && t.run == a.Run {
+				n.moves(t)
 				n.stop(t)
 			} else {
 				n.s.failf("%s stops %s run %d, which does not run", n.id, key, a.Run)
@@ -557,6 +564,23 @@ func (n *simNode) start(a Action) {
 	if s.faulty && s.rand.IntN(3) == 0 {
 		result := []Result{Clean, Failed, Fenced}[s.rand.IntN(3)]
 		n.later(s.random(2*time.Minute), func() { n.end(t, result) })
+	}
+}
+
+// moves takes note of an exclusive task that is stopped for no other reason than
+// that its node is drained: there are no more in a wave than the mark allows.
+func (n *simNode) moves(t *simTask) {
+	if !t.exclusive || !n.core.Drained() || n.stopping || n.losing || n.core.Machine().isolated || n.speed.MaxMoves == 0 {
+		return
+	}
+	d, registered := n.core.State().Find(t.key.Database)
+	if !registered || !slices.Contains(n.core.State().Settings(d).Services, t.key.Service) {
+		return
+	}
+	now := n.local()
+	n.moved = append(slices.DeleteFunc(n.moved, func(at time.Duration) bool { return at <= now-n.speed.Interval }), now)
+	if len(n.moved) > n.speed.MaxMoves {
+		n.s.failf("%s gives up %d leases within %v, and may %d", n.id, len(n.moved), n.speed.Interval, n.speed.MaxMoves)
 	}
 }
 
@@ -678,7 +702,9 @@ func (n *simNode) watch() {
 		delete(n.held, key)
 		l.Abandon() // as a keeper does
 		n.s.logf("%s loses the lease of %s at epoch %d: %v", n.id, key, l.Epoch(), l.Err())
+		n.losing = true
 		n.do(n.core.Machine().Lost(n.local(), key, l.Epoch()))
+		n.losing = false
 	}
 }
 
