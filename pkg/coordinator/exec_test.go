@@ -91,7 +91,7 @@ func TestExecIsToldItsWork(t *testing.T) {
 // A command is asked to stop by its own signal, and is killed after its own
 // timeout, with all that it has started.
 func TestExecStops(t *testing.T) {
-	traps := `trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM; trap 'echo got HUP; exit 0' HUP; echo up; while :; do sleep 0.01; done`
+	traps := `trap 'echo got INT; exit 0' INT; trap 'echo got TERM; exit 0' TERM; trap 'echo got ALRM; exit 0' ALRM; echo up; while :; do sleep 0.01; done`
 	for _, tt := range []struct {
 		name    string
 		e       coordinator.Exec
@@ -102,7 +102,7 @@ func TestExecStops(t *testing.T) {
 		{"by default", coordinator.Exec{StopTimeout: time.Minute}, traps, []string{"up", "got TERM"}, false},
 		{"TERM", coordinator.Exec{StopTimeout: time.Minute, StopSignal: syscall.SIGTERM}, traps, []string{"up", "got TERM"}, false},
 		{"INT", coordinator.Exec{StopTimeout: time.Minute, StopSignal: syscall.SIGINT}, traps, []string{"up", "got INT"}, false},
-		{"HUP", coordinator.Exec{StopTimeout: time.Minute, StopSignal: syscall.SIGHUP}, traps, []string{"up", "got HUP"}, false},
+		{"ALRM", coordinator.Exec{StopTimeout: time.Minute, StopSignal: syscall.SIGALRM}, traps, []string{"up", "got ALRM"}, false},
 		{"ignores its signal", coordinator.Exec{StopTimeout: 50 * time.Millisecond, StopSignal: syscall.SIGINT},
 			`trap '' INT TERM; echo up; while :; do sleep 0.01; done`, []string{"up"}, true},
 		{"ignores TERM", coordinator.Exec{StopTimeout: 50 * time.Millisecond},
