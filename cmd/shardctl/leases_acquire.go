@@ -41,15 +41,20 @@ func (f *leaseTakeFlags) terms(cmd *cobra.Command) (leases.Terms, error) {
 	if err := f.wait.check(cmd); err != nil {
 		return leases.Terms{}, err
 	}
+	return leases.Terms{TTL: f.ttl}, checkTTL(f.ttl)
+}
+
+// checkTTL checks a --ttl as far as that does not depend on the store.
+func checkTTL(ttl time.Duration) error {
 	switch {
-	case f.ttl < leases.MinTTL:
-		return leases.Terms{}, usageError("--ttl %v is too short: at least %v, and %v on a store that dates in whole seconds", f.ttl, leases.MinTTL, leases.MinWholeSecondTTL)
-	case f.ttl > leases.MaxTTL:
-		return leases.Terms{}, usageError("--ttl %v is too long: at most %v", f.ttl, leases.MaxTTL)
-	case f.ttl%time.Millisecond != 0:
-		return leases.Terms{}, usageError("--ttl %v is not in whole milliseconds", f.ttl)
+	case ttl < leases.MinTTL:
+		return usageError("--ttl %v is too short: at least %v, and %v on a store that dates in whole seconds", ttl, leases.MinTTL, leases.MinWholeSecondTTL)
+	case ttl > leases.MaxTTL:
+		return usageError("--ttl %v is too long: at most %v", ttl, leases.MaxTTL)
+	case ttl%time.Millisecond != 0:
+		return usageError("--ttl %v is not in whole milliseconds", ttl)
 	}
-	return leases.Terms{TTL: f.ttl}, nil
+	return nil
 }
 
 func newLeasesAcquireCmd(a *app) *cobra.Command {

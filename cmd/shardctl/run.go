@@ -46,6 +46,8 @@ type runOptions struct {
 	keyFrom    string
 	serve      string
 	gossipSeed []string
+	// serves says that --serve is given.
+	serves bool
 }
 
 func newRunCmd(a *app) *cobra.Command {
@@ -75,7 +77,10 @@ that gossip. Such a node needs no tasks.`,
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --exclusive
   shardctl run --root s3://bucket/fleet --node-id 1-node --tasks tasks.toml --upstream http://127.0.0.1:8080 --key-from 'path:/accounts/{key}/...' --serve 127.0.0.1:7421 --advertise http://10.0.0.7:7421`,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runRun(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.serves = cmd.Flags().Changed("serve")
+			return a.runRun(cmd.Context(), o)
+		},
 	}
 	o.root.bindLive(cmd)
 	flags := cmd.Flags()
@@ -172,6 +177,12 @@ func (a *app) runRun(ctx context.Context, o *runOptions) error {
 	if err != nil {
 		return err
 	}
+	if o.maxStarts < 0 {
+		return usageError("--max-starts %d is below 0", o.maxStarts).withHint("0 is for no limit")
+	}
+	if err := checkTTL(o.ttl); err != nil {
+		return err
+	}
 	if o.nodeID == "" {
 		if o.nodeID, err = a.node(""); err != nil {
 			return usageError("this machine has no name").withHint("say with --node-id what the node is called")
@@ -240,8 +251,13 @@ func (a *app) runLog() *slog.Logger {
 // front is what stands in front of an upstream; nil for nothing.
 func (o *runOptions) front() (*coordinator.ForwarderOptions, error) {
 	if o.upstream == "" {
-		if o.keyFrom != "" {
+		switch {
+		case o.keyFrom != "":
 			return nil, usageError("--key-from without --upstream")
+		case o.serves:
+			return nil, usageError("--serve without --upstream: there is nothing to take requests for")
+		case len(o.gossipSeed) > 0:
+			return nil, usageError("--gossip-seed without --upstream would attract keys that nobody serves here")
 		}
 		return nil, nil
 	}

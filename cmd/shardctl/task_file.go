@@ -33,6 +33,7 @@ type taskEntry struct {
 	Dir         string            `toml:"dir"`
 	Env         map[string]string `toml:"env"`
 
+	file      string // that it is from; "" for --exec
 	exec      *coordinator.Exec
 	exclusive bool
 }
@@ -54,6 +55,7 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 			if err != nil {
 				return nil, failure("file of tasks %s: line %d: %w", o.tasks, lineOfTable(text, name), err).about(o.tasks)
 			}
+			entry.file = o.tasks
 			f.services[service] = &entry
 		}
 	}
@@ -68,6 +70,9 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 		}
 		words, err := splitWords(line)
 		if err != nil {
+			return nil, usageError("--exec %q: %w", s, err)
+		}
+		if err := coordinator.CheckArgs(words); err != nil {
 			return nil, usageError("--exec %q: %w", s, err)
 		}
 		f.services[service] = &taskEntry{Command: words}
@@ -109,7 +114,11 @@ func (f *taskFile) offer(names []string) error {
 
 func (e *taskEntry) prepare(a *app, service fleet.Service, o *runOptions) error {
 	wrong := func(format string, args ...any) error {
-		return failure("task of %s: %w", service, fmt.Errorf(format, args...)).about(service.String())
+		err := failure("task of %s: %w", service, fmt.Errorf(format, args...)).about(service.String())
+		if e.file != "" {
+			err = failure("file of tasks %s: %w", e.file, err).about(e.file)
+		}
+		return err
 	}
 	if err := coordinator.CheckArgs(e.Command); err != nil {
 		return wrong("%w", err)
@@ -182,7 +191,15 @@ func taskFileError(path string, err error) error {
 	var decode *toml.DecodeError
 	if errors.As(err, &decode) {
 		line, column := decode.Position()
-		return failure("file of tasks %s: line %d, column %d: %s", path, line, column, strings.TrimPrefix(decode.Error(), "toml: ")).about(path).withHint("%s", known)
+		why := strings.TrimPrefix(decode.Error(), "toml: ")
+		if strings.HasPrefix(why, "cannot decode TOML") { // it speaks of this program's types
+			why = "a value of the wrong type"
+			if key := strings.Join(decode.Key(), "."); key != "" {
+				why += " for " + key
+			}
+			known += "; command is a list of strings, fenced_exit_code a number, env a table of strings, all others are strings"
+		}
+		return failure("file of tasks %s: line %d, column %d: %s", path, line, column, why).about(path).withHint("%s", known)
 	}
 	return failure("file of tasks %s: %w", path, err).about(path)
 }
