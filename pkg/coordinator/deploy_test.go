@@ -15,6 +15,7 @@ import (
 
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // deploy is the folder of what is shipped for those who run nodes.
@@ -41,6 +42,41 @@ func measured(t *testing.T) map[string][]string {
 		t.Fatalf("only %d metrics: %v", len(metrics), metrics)
 	}
 	return metrics
+}
+
+// The numbers of leases are of those of tasks and of those of keys.
+func TestMetricsOfKeys(t *testing.T) {
+	gc := map[fleet.Service]coordinator.Task{fleet.GC: (&runs{now: map[string][]string{}}).task()}
+	for _, c := range []struct {
+		name  string
+		tasks map[fleet.Service]coordinator.Task
+		keys  int
+		want  map[string]string
+	}{
+		{"keys alone", nil, 2, map[string]string{"leases_held": "2", "lease_least_left_seconds": "0.5", "lease_renewal_seconds": "7", "lease_renewals_failed_total": "9"}},
+		{"no key", nil, 0, map[string]string{"leases_held": "0", "lease_least_left_seconds": "0", "lease_renewal_seconds": "7", "lease_renewals_failed_total": "9"}},
+		{"tasks and keys", gc, 2, map[string]string{"leases_held": "5", "lease_least_left_seconds": "0.5", "lease_renewal_seconds": "7", "lease_renewals_failed_total": "9"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				keys := &keyHolder{held: c.keys, stats: leases.KeeperStats{LeastLeft: time.Second / 2, Renewal: 7 * time.Second, Failed: 9}}
+				o := coordinator.NodeOptions{NodeID: "a", Tasks: c.tasks, Keys: keys}
+				if c.tasks != nil {
+					o.Exclusive = []fleet.Service{fleet.GC}
+				}
+				n := startNode(t, newRoot(t, 3), o)
+				time.Sleep(5 * time.Second)
+				answer := httptest.NewRecorder()
+				coordinator.NewServer(coordinator.ServerOptions{Node: n.Node}).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+				for name, want := range c.want {
+					if line := "\nshardctl_" + name + " " + want + "\n"; !strings.Contains(answer.Body.String(), line) {
+						t.Errorf("no %q in %s", line, answer.Body)
+					}
+				}
+				n.end(t)
+			})
+		})
+	}
 }
 
 var (

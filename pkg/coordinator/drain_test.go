@@ -16,6 +16,7 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // driven is a core whose actions are done at once, and told back.
@@ -265,6 +266,7 @@ type keyHolder struct {
 	drained bool
 	held    int
 	waves   []string
+	stats   leases.KeeperStats // but for Held
 }
 
 func (k *keyHolder) SetDrained(drained bool) {
@@ -294,6 +296,12 @@ func (k *keyHolder) Held() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.held
+}
+
+func (k *keyHolder) Stats() leases.KeeperStats {
+	s := k.stats
+	s.Held = k.Held()
+	return s
 }
 
 // A node gives its exclusive work up in the waves of its mark, tells in its

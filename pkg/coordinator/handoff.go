@@ -116,6 +116,9 @@ func (r *Resolver) SetDrained(drained bool) { r.drained.Store(drained) }
 // Held is how many keys this node holds.
 func (r *Resolver) Held() int { return r.o.Keeper.Len() }
 
+// Stats are the numbers of their leases.
+func (r *Resolver) Stats() leases.KeeperStats { return r.o.Keeper.Stats() }
+
 // LetGo gives keys back, in their order, most of them at most, 0 for all: no work
 // on them begins any more, what is under way has StopTimeout to end, and then
 // their leases are released. It returns when that is done, or the context has

@@ -76,6 +76,8 @@ type KeyHolder interface {
 	LetGo(ctx context.Context, most int)
 	// Held is how many keys are held.
 	Held() int
+	// Stats are the numbers of their leases.
+	Stats() leases.KeeperStats
 }
 
 // Node is a member of a fleet: it shows itself, finds out what it owns, and runs
@@ -120,10 +122,11 @@ type NodeStatus struct {
 	Isolated     bool
 	HeartbeatAge time.Duration
 	Skew         time.Duration
-	Leases       int // of tasks and of keys
+	Leases       int // of tasks and of keys, as are the numbers below
 	// LeastLeft is what the lease that ends next has left; 0 without any.
 	LeastLeft time.Duration
-	// Renewal is how long the last renewal took, and RenewalsFailed how many failed.
+	// Renewal is how long the last renewal took, of the last two of tasks and of keys
+	// the longer one, and RenewalsFailed how many failed.
 	Renewal        time.Duration
 	RenewalsFailed int
 	// Failures has the last error of assignments that wait after a failure, of their
@@ -212,13 +215,22 @@ func (n *Node) Status() NodeStatus {
 	s.Skew = n.registry.Skew()
 	s.Conflict = n.registry.Conflict()
 	if n.keeper != nil {
-		k := n.keeper.Stats()
-		s.Leases, s.LeastLeft, s.Renewal, s.RenewalsFailed = k.Held, k.LeastLeft, k.Renewal, k.Failed
+		s.count(n.keeper.Stats())
 	}
 	if n.o.Keys != nil {
-		s.Leases += n.o.Keys.Held()
+		s.count(n.o.Keys.Stats())
 	}
 	return s
+}
+
+// count adds the numbers of some leases.
+func (s *NodeStatus) count(k leases.KeeperStats) {
+	if k.Held > 0 && (s.Leases == 0 || k.LeastLeft < s.LeastLeft) {
+		s.LeastLeft = k.LeastLeft
+	}
+	s.Leases += k.Held
+	s.Renewal = max(s.Renewal, k.Renewal)
+	s.RenewalsFailed += k.Failed
 }
 
 // What a heartbeat tells of failures: everybody who lists the fleet reads it.

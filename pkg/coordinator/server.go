@@ -265,8 +265,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(descWarnings, float64(len(s.Warnings)))
 	if c.node.keeper != nil || c.node.o.Keys != nil {
 		gauge(descLeases, float64(s.Leases))
-	}
-	if c.node.keeper != nil {
 		gauge(descLeastLeft, s.LeastLeft.Seconds())
 		gauge(descRenewal, s.Renewal.Seconds())
 		ch <- prometheus.MustNewConstMetric(descFailed, prometheus.CounterValue, float64(s.RenewalsFailed))
