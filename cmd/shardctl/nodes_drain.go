@@ -33,12 +33,13 @@ func newNodesDrainCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain NODE",
 		Short: "Take all work away from a node, before it is stopped",
-		Long: `Take all work away from a node of "shardctl run": a mark under drain/, which the node
-looks for every config_poll. It then offers no services, so that others take over, and
-stops its tasks; it stays live. Exclusive tasks, and keys behind --upstream, go in
-waves of --max-moves leases, each --interval; until its wave a task runs on. "shardctl
-wait --for drained=NODE" waits until nothing is left, and "nodes undrain" undoes it.
-The mark stays when the node is started anew.
+		Long: `Take all work away from a node of "shardctl run": a mark under drain/, and a hint under
+nodes/ that there is one, which the node sees within config_poll and a heartbeat. It
+then offers no services, so that others take over, and stops its tasks; it stays live.
+Exclusive tasks, and keys behind --upstream, go in waves of --max-moves leases, each
+--interval; until its wave a task runs on. "shardctl wait --for drained=NODE" waits
+until nothing is left, and "nodes undrain" undoes it. The mark stays when the node is
+started anew.
 
 For a node that is drained already, --max-moves and --interval change how fast what is
 left goes: 0 is all at once.
@@ -133,7 +134,7 @@ type nodesDrainResult struct {
 	Mark          *drainResult     `json:"mark,omitempty" jsonschema:"the mark that is there, or that went"`
 	Was           *drainResult     `json:"was,omitempty" jsonschema:"the mark before it got another speed"`
 	Left          *leftResult      `json:"left,omitempty" jsonschema:"what the node has still, by its heartbeat, while it is being drained"`
-	WithinSeconds float64          `json:"within_seconds" jsonschema:"how often a node looks for its mark, by the policy"`
+	WithinSeconds float64          `json:"within_seconds" jsonschema:"by when the node follows, by the policy"`
 	Handover      []handoverResult `json:"handover" jsonschema:"who gets what the node runs"`
 }
 
@@ -169,8 +170,11 @@ func (a *app) runNodesDrain(ctx context.Context, o *nodesDrainOptions, node stri
 	if err != nil {
 		return drainError(err, node, c.Snapshot.Root)
 	}
-	poll := c.State.Policy.Node.ConfigPoll.Std()
-	result := o.result(c, plan, poll)
+	within := c.State.Policy.Node.ConfigPoll.Std()
+	if !o.undrain && plan.Was == nil {
+		within += c.State.Policy.Node.HeartbeatInterval.Std() // until it has come across the hint
+	}
+	result := o.result(c, plan, within)
 	if err := o.printPlan(a.forPeople(&o.guard), a, result); err != nil {
 		return err
 	}
@@ -181,7 +185,7 @@ func (a *app) runNodesDrain(ctx context.Context, o *nodesDrainOptions, node stri
 		if err := c.within(ctx, func(ctx context.Context) error { return plan.Do(ctx, c.store) }); err != nil {
 			return fmt.Errorf("%s %s: %w", o.verb(), node, err)
 		}
-		result = o.result(c, plan, poll)
+		result = o.result(c, plan, within)
 		a.log.Info("mark changed", "node", node, "object", plan.Object, "drain", !o.undrain)
 	}
 	if o.guard.dryRun && a.printsTables() {
@@ -197,10 +201,10 @@ func (o *nodesDrainOptions) verb() string {
 	return "drain"
 }
 
-func (o *nodesDrainOptions) result(c *fleetToChange, plan *operate.Drain, poll time.Duration) *nodesDrainResult {
+func (o *nodesDrainOptions) result(c *fleetToChange, plan *operate.Drain, within time.Duration) *nodesDrainResult {
 	r := &nodesDrainResult{
 		SchemaVersion: 1, Root: c.Snapshot.Root, DryRun: o.guard.dryRun, Node: plan.Node, Object: plan.Object, Changed: plan.Changes,
-		WithinSeconds: poll.Seconds(), Handover: newHandover(plan.Handover),
+		WithinSeconds: within.Seconds(), Handover: newHandover(plan.Handover),
 	}
 	if !o.undrain || plan.Changes {
 		r.Mark = newDrainResult(plan.Mark)

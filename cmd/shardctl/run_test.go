@@ -169,6 +169,9 @@ func TestRunForwards(t *testing.T) {
 	if _, err := store.Create(t.Context(), fleet.DrainName("2-node-tail"), []byte(`{"max_moves":300,"interval_ms":100}`)); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := store.Create(t.Context(), fleet.DrainHintName("2-node-tail"), nil); err != nil {
+		t.Fatal(err)
+	}
 	for _, key := range owned["2-node-tail"] {
 		becomes(two, key, "1-node-tail", 2) // forwarded
 	}

@@ -348,6 +348,9 @@ func TestNodeIsDrainedInWaves(t *testing.T) {
 			}
 		}
 		put(mark)
+		if _, err := store.Put(t.Context(), fleet.DrainHintName("a"), nil); err != nil {
+			t.Fatal(err)
+		}
 		told := func() *fleet.Heartbeat {
 			object, err := store.Get(t.Context(), "nodes/a..json")
 			if err != nil {

@@ -92,11 +92,12 @@ type Node struct {
 	clock    leases.Clock
 	log      *slog.Logger
 
-	inbox chan func(c *Core, now time.Duration) []Action
-	beat  chan struct{} // a heartbeat was tried
-	begun chan struct{} // closed when the inbox begins to be taken from
-	over  chan struct{} // closed when it no longer is
-	last  NodeStatus    // once it is over
+	inbox  chan func(c *Core, now time.Duration) []Action
+	beat   chan struct{} // a heartbeat was tried
+	marked bool          // as last seen, that this node is drained; of the loop of the configuration
+	begun  chan struct{} // closed when the inbox begins to be taken from
+	over   chan struct{} // closed when it no longer is
+	last   NodeStatus    // once it is over
 
 	// Of the main loop alone.
 	core   *Core
@@ -405,8 +406,10 @@ func (n *Node) config(ctx context.Context) {
 			}
 		}
 		warned = now
-		if err := n.drained(ctx); err != nil {
-			n.log.Debug("whether this node is drained could not be read", "error", err)
+		if n.marked || n.registry.Hinted() { // else there is no mark, and no request is made to hear so
+			if err := n.drained(ctx); err != nil {
+				n.log.Debug("whether this node is drained could not be read", "error", err)
+			}
 		}
 		n.tell(func(c *Core, now time.Duration) []Action { return c.Config(now, state) })
 		if n.clock.Sleep(ctx, state.Policy.Node.ConfigPoll.Std()) != nil {
@@ -458,6 +461,7 @@ func (n *Node) drained(ctx context.Context) error {
 
 // mark takes over whether this node is drained; nil for not.
 func (n *Node) mark(how *Drain) {
+	n.marked = how != nil
 	services := []fleet.Service{}
 	if how == nil {
 		for service := range n.o.Tasks {

@@ -250,7 +250,15 @@ func TestNodeIsDrained(t *testing.T) {
 		o := coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
 		n := startNode(t, store, o)
 		time.Sleep(3 * time.Second)
+		// Without its hint a running node does not come across a mark.
 		if _, err := store.Put(t.Context(), fleet.DrainName("a"), []byte("{}")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if n.Status().Drained {
+			t.Error("the node has asked for its mark for nothing")
+		}
+		if _, err := store.Put(t.Context(), fleet.DrainHintName("a"), nil); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(5 * time.Second)
@@ -262,8 +270,10 @@ func TestNodeIsDrained(t *testing.T) {
 				t.Errorf("drained, and runs %s", key)
 			}
 		})
-		if err := store.Delete(t.Context(), fleet.DrainName("a")); err != nil {
-			t.Fatal(err)
+		for _, name := range []string{fleet.DrainName("a"), fleet.DrainHintName("a")} {
+			if err := store.Delete(t.Context(), name); err != nil {
+				t.Fatal(err)
+			}
 		}
 		time.Sleep(5 * time.Second)
 		if s := n.Status(); s.Counts[fleet.GC].Running != 10 || s.Drained {
@@ -273,38 +283,59 @@ func TestNodeIsDrained(t *testing.T) {
 	})
 }
 
-// What a node asks of its store while nothing happens: a heartbeat and a list of
-// the nodes each interval, and each poll the policy, a list of the registry, and
-// the mark that drains it.
+// What a node asks of its store while nothing happens, which is what one of Sleet
+// asks: a heartbeat and a list of the nodes each interval, and each poll the policy
+// and a list of the registry, whose pages have 1,000 entries.
 func TestNodeIdleCost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		memory := newRoot(t, 100)
-		store := objstore.NewCounter(memory)
-		r := &runs{now: map[string][]string{}}
-		n := startNode(t, store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}})
-		time.Sleep(time.Minute)
-		before := store.Counts()
-		time.Sleep(time.Hour)
-		after := store.Counts()
-		const ticks, polls = 3600, 1800 // of newRoot's policy
-		for _, c := range []struct {
-			what      string
-			got, most int64
-		}{
-			{"puts", after.Puts - before.Puts, ticks + 1},
-			{"list pages", after.Pages - before.Pages, ticks + polls + 2},
-			{"gets", after.Gets - before.Gets, 2 * (polls + 1)},
-			{"other writes", after.Creates + after.Swaps + after.Deletes - before.Creates - before.Swaps - before.Deletes, 0},
-		} {
-			if c.got > c.most {
-				t.Errorf("%d %s in an idle hour, want at most %d", c.got, c.what, c.most)
-			}
-		}
-		if r.all.Load() != 100 {
-			t.Errorf("%d starts, want 100", r.all.Load())
-		}
-		n.end(t)
-	})
+	for _, c := range []struct {
+		name                    string
+		builtIn                 bool // timings
+		idle                    time.Duration
+		databases, ticks, polls int64
+	}{
+		{"timings of newRoot", false, time.Hour, 100, 3600, 1800},
+		{"built-in timings", true, 10 * time.Minute, 100_000, 60, 10},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				memory := newRoot(t, int(c.databases))
+				if c.builtIn {
+					if _, err := memory.Put(t.Context(), fleet.PolicyName, []byte("[database]\nservices = [\"gc\"]")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				store := objstore.NewCounter(memory)
+				r := &runs{now: map[string][]string{}}
+				o := coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}}
+				want := c.databases
+				if c.builtIn { // 100,000 tasks are of no interest here
+					o.Tasks, want = map[fleet.Service]coordinator.Task{fleet.Mirror: r.task()}, 0
+				}
+				n := startNode(t, store, o)
+				time.Sleep(90 * time.Second)
+				before := store.Counts()
+				time.Sleep(c.idle)
+				after := store.Counts()
+				for _, count := range []struct {
+					what      string
+					got, most int64
+				}{
+					{"puts", after.Puts - before.Puts, c.ticks + 1},
+					{"list pages", after.Pages - before.Pages, c.ticks + 1 + (c.polls+1)*((c.databases+999)/1000)},
+					{"gets", after.Gets - before.Gets, c.polls + 1},
+					{"other writes", after.Creates + after.Swaps + after.Deletes - before.Creates - before.Swaps - before.Deletes, 0},
+				} {
+					if count.got > count.most {
+						t.Errorf("%d %s in %v without work, want at most %d", count.got, count.what, c.idle, count.most)
+					}
+				}
+				if r.all.Load() != want {
+					t.Errorf("%d starts, want %d", r.all.Load(), want)
+				}
+				n.end(t)
+			})
+		})
+	}
 }
 
 // A node that stops cleanly has given all its leases back, however slow its store

@@ -66,6 +66,22 @@ func NewDrainMark(node, by, reason string, at time.Time) DrainMark {
 // DrainName is the name of a node's mark, relative to the root.
 func DrainName(node string) string { return DrainPrefix + node + ".json" }
 
+// drainHintSuffix is no heartbeat's, so that Sleet passes over hints.
+const drainHintSuffix = ".drain"
+
+// DrainHintName is the name of an empty object beside the heartbeats, where a
+// running node comes across it without a request of its own: as long as it is
+// there, the node looks for its mark. It is written before the mark and goes after
+// it, so that there is never a mark that its node does not know of.
+func DrainHintName(node string) string { return HeartbeatPrefix + node + drainHintSuffix }
+
+// parseDrainHintName reads the node out of the name of a hint.
+func parseDrainHintName(name string) (node string, ok bool) {
+	rest, under := strings.CutPrefix(name, HeartbeatPrefix)
+	node, isHint := strings.CutSuffix(rest, drainHintSuffix)
+	return node, under && isHint
+}
+
 // ParseDrainName reads the node out of the name of a mark. ok is false for an
 // object that is none.
 func ParseDrainName(name string) (node string, ok bool) {

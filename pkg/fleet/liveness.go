@@ -29,17 +29,26 @@ type HeartbeatEntry struct {
 // objects that are none are left out (S12). now is the store's clock, zero if
 // the reader does not tell it.
 func ListHeartbeats(ctx context.Context, r Reader) (heartbeats []HeartbeatEntry, now time.Time, err error) {
+	heartbeats, _, now, err = ListHeartbeatsAndHints(ctx, r)
+	return heartbeats, now, err
+}
+
+// ListHeartbeatsAndHints is [ListHeartbeats] for a node that may be drained: hinted
+// are the nodes that have a [DrainHintName].
+func ListHeartbeatsAndHints(ctx context.Context, r Reader) (heartbeats []HeartbeatEntry, hinted []string, now time.Time, err error) {
 	entries, now, err := list(ctx, r, HeartbeatPrefix, 0)
 	if err != nil {
-		return nil, now, fmt.Errorf("list heartbeats under %s: %w", HeartbeatPrefix, err)
+		return nil, nil, now, fmt.Errorf("list heartbeats under %s: %w", HeartbeatPrefix, err)
 	}
 	slices.SortFunc(entries, compareNames)
 	for _, e := range entries {
 		if id, services, ok := ParseHeartbeatName(e.Name); ok {
 			heartbeats = append(heartbeats, HeartbeatEntry{e, id, services})
+		} else if id, ok := parseDrainHintName(e.Name); ok {
+			hinted = append(hinted, id)
 		}
 	}
-	return heartbeats, now, nil
+	return heartbeats, hinted, now, nil
 }
 
 // Node is a member of the fleet, as its youngest heartbeat shows it.

@@ -75,6 +75,7 @@ type Heartbeats struct {
 	keeper     fleet.Housekeeper
 	stale      []fleet.HeartbeatEntry
 	staleAt    time.Time // by the store's clock
+	hinted     bool      // the last list had a hint for this node
 }
 
 // written is our last heartbeat that is known to be there.
@@ -218,13 +219,14 @@ func (h *Heartbeats) foreign(ctx context.Context, name string) *DuplicateError {
 // known, which it is once the store has told it or has dated our heartbeat.
 func (h *Heartbeats) list(ctx context.Context) ([]fleet.HeartbeatEntry, time.Time, error) {
 	before := h.clock.Now()
-	heartbeats, told, err := fleet.ListHeartbeats(ctx, h.reader)
+	heartbeats, hinted, told, err := fleet.ListHeartbeatsAndHints(ctx, h.reader)
 	if err != nil {
 		return nil, told, err
 	}
 	after := h.clock.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.hinted = slices.Contains(hinted, h.nodeID)
 	granularity := h.store.Clock().Granularity
 	if !told.IsZero() {
 		h.storeClock.Observe(told, before, after, granularity)
@@ -341,6 +343,14 @@ func (h *Heartbeats) Conflict() error {
 		return nil
 	}
 	return h.conflict
+}
+
+// Hinted says whether the last list had a [fleet.DrainHintName] of this node: it
+// may be drained.
+func (h *Heartbeats) Hinted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hinted
 }
 
 // Live lists the live nodes. It is [ErrUnknown] when the heartbeats cannot be

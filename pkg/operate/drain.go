@@ -34,6 +34,7 @@ type Drain struct {
 
 	undrain bool
 	version string // of the mark that was read
+	hinted  bool   // the node has its hint
 }
 
 // DeadError says that a node is not live, so that there is nothing to drain.
@@ -78,7 +79,7 @@ func PlanDrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, mark fl
 	if d.Handover, err = handover(f, node); err != nil {
 		return nil, err
 	}
-	if err := d.look(ctx, r); err != nil || d.Changes || !respeed {
+	if err := d.look(ctx, r); err != nil || d.version == "" || !respeed {
 		return d, err
 	}
 	was := d.Mark
@@ -125,17 +126,24 @@ func PlanUndrain(ctx context.Context, r objstore.Reader, f *inspect.Fleet, node 
 	return d, nil
 }
 
-// look reads the mark that is there.
+// look reads the mark that is there, and whether the node has its hint. Where one of
+// them is missing there is still something to do.
 func (d *Drain) look(ctx context.Context, r objstore.Reader) error {
+	switch _, err := r.Get(ctx, fleet.DrainHintName(d.Node)); {
+	case err == nil || errors.Is(err, fs.ErrNotExist):
+		d.hinted = err == nil
+	default:
+		return err
+	}
 	object, err := r.Get(ctx, d.Object)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.Changes = !d.undrain
+		d.Changes = !d.undrain || d.hinted
 		return nil
 	case err != nil:
 		return err
 	}
-	d.Changes, d.version = d.undrain, object.Version
+	d.Changes, d.version = d.undrain || !d.hinted, object.Version
 	d.Mark, _ = fleet.ParseDrainMark(object.Body) // whatever is in it, it drains
 	d.Mark.Node = d.Node
 	return nil
@@ -143,17 +151,39 @@ func (d *Drain) look(ctx context.Context, r objstore.Reader) error {
 
 // Do writes the mark, or takes it away. Where somebody else was quicker, there is
 // nothing left to do, and Changes is false; but for a mark that was to get another
-// speed: then the error is [objstore.ErrLost].
+// speed: then the error is [objstore.ErrLost]. Wherever it ends, and whoever does
+// the opposite meanwhile, there is no mark without its hint, unless both are cut
+// short.
 func (d *Drain) Do(ctx context.Context, store objstore.Store) error {
 	if !d.Changes {
 		return nil
 	}
-	if d.undrain {
-		if err := store.Delete(ctx, d.Object); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
+	hint := func() error {
+		_, err := store.Put(ctx, fleet.DrainHintName(d.Node), nil)
+		return err
 	}
+	if d.undrain {
+		for _, name := range []string{d.Object, fleet.DrainHintName(d.Node)} {
+			if err := store.Delete(ctx, name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+		if _, err := store.Get(ctx, d.Object); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return hint() // somebody has drained it meanwhile
+	}
+	if err := hint(); err != nil {
+		return err
+	}
+	if err := d.write(ctx, store); err != nil {
+		return err
+	}
+	return hint() // somebody who undrained it meanwhile may have taken the first
+}
+
+// write writes the mark.
+func (d *Drain) write(ctx context.Context, store objstore.Store) error {
 	body, err := json.Marshal(d.Mark)
 	if err != nil {
 		return err

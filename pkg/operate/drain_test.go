@@ -152,3 +152,85 @@ func TestDrainAtAnotherSpeed(t *testing.T) {
 		t.Errorf("undone in the middle: %+v, %v", undo, err)
 	}
 }
+
+// Whatever request a drain or its undoing ends at, and at whichever of its requests
+// somebody else does the opposite: no mark is left without the hint that its node
+// looks for, and doing it again does it.
+func TestDrainLeavesNoMarkUnseen(t *testing.T) {
+	const ours = `{"version":1,"node_id":"1-ours","sleet_version":"","slatedb_version":"","services":[],"instance":"i"}`
+	for _, undrain := range []bool{false, true} {
+		for _, how := range []string{"before", "after", "opposite"} {
+			for at, last := 0, false; !last; at++ {
+				store, c := root(t, nil, map[string]string{"nodes/1-ours.g.json": ours, "dbs/s3%3A%2F%2Fb%2Fone.toml": ""})
+				f := look(t, store, c)
+				do := func(undrain bool, with objstore.Store) error {
+					plan := func() (*Drain, error) { return PlanUndrain(t.Context(), store, f, "1-ours") }
+					if !undrain {
+						plan = func() (*Drain, error) {
+							return PlanDrain(t.Context(), store, f, fleet.NewDrainMark("1-ours", "ann", "x", c.now), false)
+						}
+					}
+					d, err := plan()
+					if err != nil {
+						t.Fatal(err)
+					}
+					return d.Do(t.Context(), with)
+				}
+				there := func(name string) bool {
+					_, err := store.Get(t.Context(), name)
+					return err == nil
+				}
+				if undrain {
+					if err := do(false, store); err != nil {
+						t.Fatal(err)
+					}
+				}
+				last = true
+				err := do(undrain, objstore.NewFaulty(store, func(call objstore.Call) (fault objstore.Fault) {
+					if call.N != at {
+						return fault
+					}
+					switch last = false; how {
+					case "before":
+						fault.Before = objstore.ErrUnreachable
+					case "after":
+						fault.After = objstore.ErrUnknown
+					default:
+						if err := do(!undrain, store); err != nil {
+							t.Error(err)
+						}
+					}
+					return fault
+				}))
+				mark, hint := there(fleet.DrainName("1-ours")), there(fleet.DrainHintName("1-ours"))
+				if mark && !hint {
+					t.Errorf("undrain %v, %s request %d: a mark without its hint; %v", undrain, how, at, err)
+				}
+				if err := do(undrain, store); err != nil || there(fleet.DrainName("1-ours")) == undrain || there(fleet.DrainHintName("1-ours")) == undrain {
+					t.Errorf("undrain %v, %s request %d, done again: %v", undrain, how, at, err)
+				}
+			}
+		}
+	}
+}
+
+// A mark that somebody has made by hand is there already, and gets its hint.
+func TestDrainGivesAMarkItsHint(t *testing.T) {
+	const ours = `{"version":1,"node_id":"1-ours","sleet_version":"","slatedb_version":"","services":[],"instance":"i"}`
+	store, c := root(t, nil, map[string]string{
+		"nodes/1-ours.g.json": ours, "dbs/s3%3A%2F%2Fb%2Fone.toml": "", fleet.DrainName("1-ours"): `{"version":1,"by":"hand"}`,
+	})
+	d, err := PlanDrain(t.Context(), objstore.ReadOnly(store), look(t, store, c), fleet.NewDrainMark("1-ours", "ann", "x", c.now), false)
+	if err != nil || !d.Changes || d.Mark.By != "hand" {
+		t.Fatalf("%+v, %v", d, err)
+	}
+	if err := d.Do(t.Context(), store); err != nil {
+		t.Fatal(err)
+	}
+	if object, err := store.Get(t.Context(), d.Object); err != nil || string(object.Body) != `{"version":1,"by":"hand"}` {
+		t.Errorf("the mark is now %s, %v", object.Body, err)
+	}
+	if _, err := store.Get(t.Context(), fleet.DrainHintName("1-ours")); err != nil {
+		t.Error(err)
+	}
+}
