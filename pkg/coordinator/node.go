@@ -92,12 +92,13 @@ type Node struct {
 	clock    leases.Clock
 	log      *slog.Logger
 
-	inbox  chan func(c *Core, now time.Duration) []Action
-	beat   chan struct{} // a heartbeat was tried
-	marked bool          // as last seen, that this node is drained; of the loop of the configuration
-	begun  chan struct{} // closed when the inbox begins to be taken from
-	over   chan struct{} // closed when it no longer is
-	last   NodeStatus    // once it is over
+	inbox     chan func(c *Core, now time.Duration) []Action
+	beat      chan struct{} // a heartbeat was tried
+	unwritten bool          // the last heartbeat; of the loop of heartbeats
+	marked    bool          // as last seen, that this node is drained; of the loop of the configuration
+	begun     chan struct{} // closed when the inbox begins to be taken from
+	over      chan struct{} // closed when it no longer is
+	last      NodeStatus    // once it is over
 
 	// Of the main loop alone.
 	core   *Core
@@ -106,6 +107,7 @@ type Node struct {
 	work   sync.WaitGroup
 	// unleased are exclusive services that live nodes offer which take no leases.
 	unleased []fleet.Warning
+	isolated bool // as last logged
 }
 
 // NodeStatus is what a node says of itself.
@@ -377,15 +379,23 @@ func (n *Node) follow(s *fleet.State) error {
 	return n.registry.SetTimings(node.HeartbeatInterval.Std(), node.HeartbeatTimeout.Std())
 }
 
-// beaten takes note of a heartbeat.
+// beaten takes note of a heartbeat. One that is not written is told once, until one
+// is again.
 func (n *Node) beaten(begun time.Duration, err error) {
 	select {
 	case n.beat <- struct{}{}:
 	default:
 	}
-	if err != nil {
+	again := n.unwritten
+	switch n.unwritten = err != nil; {
+	case err != nil && again:
+		n.log.Debug("heartbeat not written", "error", err)
+		return
+	case err != nil:
 		n.log.Warn("heartbeat not written", "error", err)
 		return
+	case again:
+		n.log.Info("heartbeat written again")
 	}
 	n.tell(func(c *Core, now time.Duration) []Action { return c.Heartbeat(now, begun) })
 }
@@ -489,6 +499,7 @@ func (n *Node) mark(how *Drain) {
 // heartbeat hangs.
 func (n *Node) members(ctx context.Context) {
 	takesLeases := map[string]bool{}
+	unlisted, conflict := false, "" // as last logged
 	for {
 		patience := time.NewTimer(2 * n.registry.Interval())
 		select {
@@ -501,9 +512,14 @@ func (n *Node) members(ctx context.Context) {
 			return
 		}
 		nodes, err := n.registry.Nodes(ctx)
-		if err != nil {
+		again := unlisted
+		switch unlisted = err != nil; {
+		case err != nil && !again:
 			n.log.Warn("nodes not listed", "error", err)
-		} else {
+		case err == nil && again:
+			n.log.Info("nodes listed again")
+		}
+		if err == nil {
 			unleased := n.unleasedOf(ctx, nodes, takesLeases)
 			n.tell(func(c *Core, now time.Duration) []Action {
 				n.unleased = unleased
@@ -517,8 +533,12 @@ func (n *Node) members(ctx context.Context) {
 				n.log.Info("old heartbeat deleted", "object", name)
 			}
 		}
+		before := conflict
+		conflict = ""
 		if err := n.registry.Conflict(); err != nil {
-			n.log.Error("conflict", "error", err)
+			if conflict = err.Error(); conflict != before {
+				n.log.Error("conflict", "error", err)
+			}
 		}
 	}
 }
@@ -584,6 +604,13 @@ func (n *Node) loop(ctx context.Context) {
 			n.act(f(n.core, n.clock.Elapsed()))
 		case <-timer.C:
 			n.act(n.core.Tick(n.clock.Elapsed()))
+		}
+		if isolated := n.core.Machine().isolated; isolated != n.isolated {
+			if n.isolated = isolated; isolated {
+				n.log.Error("isolated: exclusive tasks are stopped, until the heartbeat can be written again")
+			} else {
+				n.log.Info("isolated no more")
+			}
 		}
 		now := n.clock.Elapsed()
 		timer.Reset(max(n.core.Next(now)-now, 0))
@@ -686,10 +713,12 @@ func (n *Node) acquire(key Key) {
 			n.log.Info("lease refused", "assignment", key.String(), "why", refused.Why)
 		default:
 			why = "lease not got: " + err.Error()
-			n.log.Warn("lease not got", "assignment", key.String(), "error", err)
 		}
 		n.tell(func(c *Core, now time.Duration) []Action {
 			if why != "" {
+				if n.failed[key] == "" { // it is tried again every two seconds
+					n.log.Warn("lease not got", "assignment", key.String(), "error", err)
+				}
 				n.failed[key] = why
 			}
 			return c.Machine().Denied(now, key, again)

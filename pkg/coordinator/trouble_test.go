@@ -1,9 +1,11 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -195,7 +197,10 @@ func TestDiskIsFull(t *testing.T) {
 			return objstore.Fault{}
 		})
 		safe, exclusive := newRuns(), newRuns()
-		n := startNode(t, store, both("a", safe, exclusive))
+		var log bytes.Buffer
+		o := both("a", safe, exclusive)
+		o.Log = slog.New(slog.NewTextHandler(&log, nil))
+		n := startNode(t, store, o)
 		time.Sleep(10 * time.Second)
 		full.Store(true)
 		// The lease of 6 s was renewed at most 2 s ago, and a second is to stop.
@@ -218,6 +223,12 @@ func TestDiskIsFull(t *testing.T) {
 		n.end(t)
 		if names := heartbeatNames(t, memory); names != "" {
 			t.Errorf("left behind: %s", names)
+		}
+		// Each change of state is one line, however often it is tried.
+		for _, line := range []string{"heartbeat not written", "heartbeat written again", "isolated: exclusive tasks are stopped", "isolated no more"} {
+			if times := strings.Count(log.String(), `msg="`+line); times != 1 {
+				t.Errorf("%q is logged %d times", line, times)
+			}
 		}
 	})
 }
