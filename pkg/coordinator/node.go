@@ -296,6 +296,7 @@ func (n *Node) Run(ctx context.Context) error {
 		}
 		return err
 	}
+	n.checkRoot(ctx, state)
 	sent := n.clock.Elapsed()
 	shown := n.registry.Heartbeat(ctx)
 	if errors.Is(shown, objstore.ErrPermission) {
@@ -370,6 +371,23 @@ func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
 		if n.clock.Sleep(ctx, startPause) != nil {
 			return nil, nil
 		}
+	}
+}
+
+// checkRoot says where nothing shows the root to be a fleet's: it may be a new one,
+// and its URL may be wrong, which nobody sees any more once this node is in it (H34).
+func (n *Node) checkRoot(ctx context.Context, state *fleet.State) {
+	if state.PolicyFound || len(state.Databases) > 0 {
+		return
+	}
+	reader := fleetroot.Reader(n.store)
+	heartbeats, _, err := fleet.ListHeartbeats(ctx, reader)
+	if err != nil {
+		return
+	}
+	var empty *fleet.EmptyRootError
+	if err := fleet.CheckRoot(ctx, reader, state, heartbeats); errors.As(err, &empty) {
+		n.log.Warn("this is the first node", "root", n.store.String(), "why", empty)
 	}
 }
 
