@@ -46,6 +46,7 @@ type runOptions struct {
 	keyFrom    string
 	serve      string
 	gossipSeed []string
+	gossipKey  string
 	// serves says that --serve is given.
 	serves bool
 }
@@ -97,6 +98,7 @@ that gossip. Such a node needs no tasks.`,
 	flags.StringVar(&o.keyFrom, "key-from", "", "where the key of a request is: header:NAME, query:NAME, path:/accounts/{key}/...")
 	flags.StringVar(&o.serve, "serve", "127.0.0.1:7421", "where to take requests for --upstream")
 	flags.StringSliceVar(&o.gossipSeed, "gossip-seed", nil, "base URLs of nodes to gossip with, for keys behind --upstream")
+	flags.StringVar(&o.gossipKey, "gossip-key-file", "", "file with the key that all nodes that gossip share, of 16 bytes or more; nodes of MenteDB have none")
 	for _, name := range []string{"node-id", "services", "exec", "ttl", "listen", "advertise", "max-starts", "upstream", "key-from", "serve", "gossip-seed"} {
 		completeWith(cmd, name)
 	}
@@ -198,6 +200,9 @@ func (a *app) runRun(ctx context.Context, o *runOptions) error {
 	}
 	if len(o.gossipSeed) > 0 && o.advertise == "" {
 		return usageError("--gossip-seed without --advertise would attract keys that nobody can reach here")
+	}
+	if o.gossipKey != "" && len(o.gossipSeed) == 0 {
+		return usageError("--gossip-key-file without --gossip-seed: this node would not gossip")
 	}
 	front, err := o.front()
 	if err != nil {
@@ -474,13 +479,35 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	if len(r.o.gossipSeed) == 0 {
 		return resolver, nil, nil
 	}
+	secret, err := readGossipKey(r.o.gossipKey)
+	if err != nil {
+		return nil, nil, err
+	}
 	gossip, err := membership.NewGossip(membership.GossipOptions{
-		ViewOptions: membership.ViewOptions{ID: r.o.nodeID, Addr: r.o.advertise, Seeds: r.o.gossipSeed}, Clock: r.clock,
+		ViewOptions: membership.ViewOptions{ID: r.o.nodeID, Addr: r.o.advertise, Seeds: r.o.gossipSeed}, Key: secret, Clock: r.clock,
 	})
 	if err != nil {
 		return nil, nil, usageError("--gossip-seed: %w", err)
 	}
 	return resolver, gossip, nil
+}
+
+// readGossipKey reads the key that nodes share, without the end of its line; nil
+// where no file is named.
+func readGossipKey(file string) ([]byte, error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fileError("shared key", file, err)
+	}
+	key := bytes.TrimRight(text, "\r\n")
+	if len(key) < membership.MinKey {
+		return nil, failure("shared key %s: %d bytes are too few, at least %d", file, len(key), membership.MinKey).about(file).
+			withHint("make one with: openssl rand -base64 32")
+	}
+	return key, nil
 }
 
 // heartbeatKeyScheme places keys on the nodes whose heartbeats say so; by gossip it

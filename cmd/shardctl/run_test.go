@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +18,7 @@ import (
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/membership"
 )
 
 // lines is a log that several goroutines write.
@@ -211,4 +214,67 @@ func TestRunForwards(t *testing.T) {
 	if code := <-two.code; code != exitDone {
 		t.Errorf("a clean stop exits with %d: %s", code, two.log)
 	}
+}
+
+// Nodes that share a key gossip with each other, and with nobody else (H16).
+func TestRunSharesAGossipKey(t *testing.T) {
+	store := objstore.NewMemory(nil)
+	if _, err := store.Create(t.Context(), fleet.PolicyName, nil); err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("a key of many bytes\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	serve, listen := freeAddr(t), freeAddr(t)
+	a := newTestApp("")
+	a.err = &lines{}
+	a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return store, nil }
+	ctx, stop := context.WithCancel(context.Background())
+	code := make(chan int, 1)
+	go func() {
+		code <- a.run(ctx, []string{"run", "--root", "s3://bucket/fleet", "--node-id", "1-node", "--listen", listen, "--serve", serve, "--advertise", "http://" + serve,
+			"--upstream", "http://127.0.0.1:1", "--key-from", "query:k", "--gossip-seed", "http://127.0.0.1:1", "--gossip-key-file", key})
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-code
+	})
+	get(t, "http://"+listen+"/readyz", 200)
+	for _, c := range []struct {
+		name string
+		key  []byte
+		in   bool
+	}{
+		{"no key", nil, false},
+		{"another key", []byte("a key of many others"), false},
+		{"the key", []byte("a key of many bytes"), true},
+	} {
+		id := "guest " + c.name
+		guest, err := membership.NewGossip(membership.GossipOptions{
+			ViewOptions: membership.ViewOptions{ID: id, Addr: "http://127.0.0.1:2", Seeds: []string{"http://" + serve}}, Key: c.key,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = guest.Heartbeat(t.Context()) // refused, or not
+		if got := strings.Contains(viewOf(t, serve), id); got != c.in {
+			t.Errorf("%s: listed %v, want %v", c.name, got, c.in)
+		}
+	}
+}
+
+// viewOf is who a node lists, as its gossip says: reading it takes no key.
+func viewOf(t *testing.T, addr string) string {
+	t.Helper()
+	resp, err := http.Post("http://"+addr+membership.GossipPath, "application/json", strings.NewReader("[]"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatalf("%d %s, %v", resp.StatusCode, body, err)
+	}
+	return string(body)
 }

@@ -32,8 +32,8 @@ type GossipOptions struct {
 	Transport http.RoundTripper
 }
 
-// minKey is the shortest shared key, in bytes.
-const minKey = 16
+// MinKey is the shortest shared key, in bytes.
+const MinKey = 16
 
 // Gossip is a registry whose nodes tell each other, over HTTP (M9). It is an
 // [http.Handler] for [GossipPath], which the node has to mount where its address
@@ -59,8 +59,8 @@ func NewGossip(o GossipOptions) (*Gossip, error) {
 		o.Random = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
 	if o.Key != nil {
-		if len(o.Key) < minKey {
-			return nil, fmt.Errorf("gossip: a shared key of %d bytes is too short: at least %d", len(o.Key), minKey)
+		if len(o.Key) < MinKey {
+			return nil, fmt.Errorf("gossip: a shared key of %d bytes is too short: at least %d", len(o.Key), MinKey)
 		}
 		if o.MaxSkew < 0 {
 			return nil, fmt.Errorf("gossip: a clock skew of %v is below 0", o.MaxSkew)
