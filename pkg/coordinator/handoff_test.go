@@ -6,15 +6,18 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/coordinator"
 	"github.com/shardctl/shardctl/pkg/leases"
 	"github.com/shardctl/shardctl/pkg/leases/leasetest"
+	"github.com/shardctl/shardctl/pkg/leases/objectlease"
 	"github.com/shardctl/shardctl/pkg/placement"
 )
 
@@ -350,6 +353,55 @@ func TestHandoffIsNotRemembered(t *testing.T) {
 			if err := n.Close(ctx); err != nil {
 				t.Error(err)
 			}
+		}
+	})
+}
+
+// A key that is held is answered at once, also while leases are renewed, and others
+// taken, at a store that takes its time.
+func TestResolveWaitsForNoRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var slow atomic.Bool
+		var pending atomic.Int64
+		store := objstore.NewFaulty(objstore.NewMemory(time.Now), func(c objstore.Call) (f objstore.Fault) {
+			if slow.Load() {
+				pending.Add(1)
+				f.Delay = 8 * time.Second
+			}
+			return f
+		})
+		n := newHolder(t, objectlease.New(store), "a", leasetest.BubbleClock())
+		if err := n.SetMembers(nil); err != nil {
+			t.Fatal(err)
+		}
+		const keys = 50
+		held := func() {
+			t.Helper()
+			begun := time.Now()
+			for i := range keys {
+				if r := n.Resolve(t.Context(), fmt.Sprint("held-", i)); r.Where != coordinator.Local || r.Epoch != 1 {
+					t.Fatalf("%+v", r)
+				}
+			}
+			if took := time.Since(begun); took != 0 {
+				t.Errorf("after %v, while %d requests are on their way", took, pending.Load())
+			}
+		}
+		held()
+		slow.Store(true)
+		time.Sleep(9 * time.Second) // at ten they are to be renewed
+		go n.Resolve(t.Context(), "new")
+		for range 30 {
+			time.Sleep(100 * time.Millisecond)
+			held()
+		}
+		if pending.Load() < keys/10 {
+			t.Errorf("only %d requests were on their way", pending.Load())
+		}
+		slow.Store(false)
+		time.Sleep(time.Minute)
+		if err := n.Close(t.Context()); err != nil {
+			t.Error(err)
 		}
 	})
 }
