@@ -112,6 +112,7 @@ type simNode struct {
 	beaten  time.Duration   // true time when the last heartbeat that was written was sent
 	names   map[string]bool // of its heartbeats
 	drained bool            // it has seen its mark
+	hinted  bool            // its last list had its hint
 	speed   Drain           // of its mark
 	moved   []time.Duration // when tasks were stopped for a wave, by its own clock
 	losing  bool            // it is being told of a lease that is over
@@ -223,6 +224,7 @@ interval = "%ds"
 func (s *simulation) drain(n *simNode, slowest time.Duration) {
 	mark := fmt.Sprintf(`{"max_moves":%d,"interval_ms":%d}`, s.rand.IntN(4), (time.Second + s.random(slowest)).Milliseconds())
 	s.logf("%s is drained: %s", n.id, mark)
+	s.put(fleet.DrainHintName(n.id), "")
 	s.put(fleet.DrainName(n.id), mark)
 }
 
@@ -230,6 +232,7 @@ func (s *simulation) drain(n *simNode, slowest time.Duration) {
 func (s *simulation) undrain(n *simNode) {
 	s.logf("%s is undrained", n.id)
 	s.delete(fleet.DrainName(n.id))
+	s.delete(fleet.DrainHintName(n.id))
 }
 
 // errSim is a request that does not reach the store.
@@ -392,7 +395,7 @@ func (n *simNode) poll() {
 		n.store = n.reads()
 		state := n.poller.Poll(context.Background())
 		again := 2 * time.Second
-		if n.mark() {
+		if n.core.State() != nil && !n.drained && !n.hinted || n.mark() {
 			first := n.core.State() == nil
 			n.do(n.core.Config(n.local(), state))
 			if n.core.State() != nil {
@@ -463,10 +466,11 @@ func (n *simNode) members() {
 	}
 	n.later(n.core.Settings().HeartbeatInterval.Std(), n.members)
 	n.reach(func() {
-		heartbeats, now, err := fleet.ListHeartbeats(context.Background(), fleetroot.Reader(n.reads()))
+		heartbeats, hinted, now, err := fleet.ListHeartbeatsAndHints(context.Background(), fleetroot.Reader(n.reads()))
 		if err != nil {
 			return
 		}
+		n.hinted = slices.Contains(hinted, n.id)
 		timeout := n.core.Settings().HeartbeatTimeout.Std()
 		n.keeper.NodeID, n.keeper.Own = n.id, n.core.HeartbeatName()
 		stale := n.keeper.Stale(heartbeats, now, time.Unix(0, int64(n.local())), timeout)
