@@ -518,6 +518,7 @@ func (n *Node) mark(how *Drain) {
 func (n *Node) members(ctx context.Context) {
 	takesLeases := map[string]bool{}
 	unlisted, conflict := false, "" // as last logged
+	var live map[string]bool        // as last listed; nil before
 	for {
 		patience := time.NewTimer(2 * n.registry.Interval())
 		select {
@@ -538,6 +539,7 @@ func (n *Node) members(ctx context.Context) {
 			n.log.Info("nodes listed again")
 		}
 		if err == nil {
+			live = n.tellOfOthers(live, nodes)
 			unleased := n.unleasedOf(ctx, nodes, takesLeases)
 			n.tell(func(c *Core, now time.Duration) []Action {
 				n.unleased = unleased
@@ -559,6 +561,32 @@ func (n *Node) members(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// tellOfOthers logs which nodes have come or gone since the last list, and returns
+// those that are live now.
+func (n *Node) tellOfOthers(before map[string]bool, nodes []fleet.Node) map[string]bool {
+	live := map[string]bool{}
+	for _, other := range nodes {
+		if other.Live {
+			live[other.ID] = true
+		}
+	}
+	if before == nil {
+		n.log.Info("nodes listed", "live", len(live))
+		return live
+	}
+	for _, id := range slices.Sorted(maps.Keys(live)) {
+		if !before[id] {
+			n.log.Info("node has come", "node", id)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(before)) {
+		if !live[id] {
+			n.log.Info("node has gone", "node", id)
+		}
+	}
+	return live
 }
 
 // WarnUnleased is the kind of a warning that a node of Sleet, which takes no

@@ -1,9 +1,11 @@
 package coordinator_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -336,6 +338,34 @@ func TestNodeIdleCost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who comes and who goes is told once each.
+func TestNodeTellsOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newRoot(t, 1)
+		r := &runs{now: map[string][]string{}}
+		var log bytes.Buffer
+		n := startNode(t, store, coordinator.NodeOptions{
+			NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		time.Sleep(3 * time.Second)
+		if _, err := store.Put(t.Context(), "nodes/b.m.json", nil); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		n.end(t)
+		var told []string
+		for line := range strings.Lines(log.String()) {
+			if _, what, ok := strings.Cut(line, "msg="); ok && strings.Contains(what, "node") && !strings.Contains(what, "starting") {
+				told = append(told, strings.TrimSpace(what))
+			}
+		}
+		want := []string{`"nodes listed" live=1`, `"node has come" node=b`, `"node has gone" node=b`}
+		if !slices.Equal(told, want) {
+			t.Errorf("%q, want %q", told, want)
+		}
+	})
 }
 
 // A node that stops cleanly has given all its leases back, however slow its store
