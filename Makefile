@@ -2,7 +2,7 @@
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
-MODULES   = . bench
+MODULES   = . bench test/kubernetes
 
 .PHONY: help build servers test race test-peers lint fmt cross generate fuzz bench check
 
