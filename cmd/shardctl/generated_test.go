@@ -277,7 +277,7 @@ func TestOutputMatchesSchema(t *testing.T) {
 		{"databases", "pause", "s3://b/one", "--dry-run"},
 		{"config", "validate"}, {"config", "show"}, {"config", "show", "s3://b/two"}, {"config", "init", "--dry-run"},
 		{"config", "edit", "--file", os.DevNull, "--dry-run"},
-		{"leases", "acquire", "gc/s3://b/one", "--node", "n1", "--ttl", "100ms"}, {"leases", "acquire", "x", "y", "--node", "n1"},
+		{"leases", "acquire", "gc/s3://b/one", "--node", "n1", "--ttl", "20s"}, {"leases", "acquire", "x", "y", "--node", "n1"},
 		{"leases", "list"}, {"leases", "show", "gc/s3://b/one"}, {"leases", "revoke", "x", "--reason", "why"}, {"leases", "list", "--held-by", "n1"},
 		{"leases", "release", "x", "y", "--force", "--no-watch", "--reason", "why", "--yes"}, {"leases", "show", "x"},
 		{"leases", "release", "--held-by", "n1", "--force", "--reason", "why", "--dry-run"}, {"leases", "release", "none", "x", "--force", "--reason", "why", "--yes"},
