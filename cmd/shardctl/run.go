@@ -463,6 +463,7 @@ func (r *nodeRun) resolver(front *coordinator.ForwarderOptions) (*coordinator.Re
 	var resolver *coordinator.Resolver
 	keeper := leases.NewKeeper(process, leases.KeeperOptions{
 		Terms: leases.Terms{TTL: r.o.ttl}, Sessions: leases.SessionAlways,
+		OnTaken: func(key string, epoch uint64) { r.log.Info("key taken", "key", key, "epoch", epoch) },
 		OnLost: func(key string, err error) {
 			if revoked := (*leases.RevokedError)(nil); errors.As(err, &revoked) {
 				r.log.Info("key is asked for", "key", key, "why", err)

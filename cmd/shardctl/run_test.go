@@ -214,6 +214,9 @@ func TestRunForwards(t *testing.T) {
 	if code := <-two.code; code != exitDone {
 		t.Errorf("a clean stop exits with %d: %s", code, two.log)
 	}
+	if log := two.log.String(); !strings.Contains(log, `msg="key taken" key=`+owned["2-node-tail"][0]+" epoch=1") {
+		t.Errorf("its log does not tell of the keys that it took: %s", log)
+	}
 }
 
 // Nodes that share a key gossip with each other, and with nobody else (H16).

@@ -21,6 +21,9 @@ type KeeperOptions struct {
 	// Sessions says when keys are held under the process's one session, where the
 	// store can: then the price of keeping them does not grow with their number.
 	Sessions SessionUse
+	// OnTaken, if set, is called once for each lease that comes to be kept, before
+	// Acquire returns it. It must not wait.
+	OnTaken func(key string, epoch uint64)
 	// OnLost, if set, is called once for each lease that ends without
 	// [Keeper.Release], or that its holder is asked to give up (a
 	// [*RevokedError]), after its context has ended. It must not wait.
@@ -196,7 +199,11 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 		return nil, err
 	}
 	var over []*HeldLease
-	defer func() {
+	taken := false
+	defer func() { // when k.mu is free again
+		if taken && k.o.OnTaken != nil {
+			k.o.OnTaken(key, l.epoch)
+		}
 		for _, h := range over {
 			k.lose(h, h.lease.Err())
 		}
@@ -232,6 +239,7 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 		h = &HeldLease{lease: l}
 		h.ctx, h.cancel = context.WithCancelCause(context.Background())
 		k.held[key] = h
+		taken = true
 		if l.session == nil {
 			heap.Push(&k.ends, timed{end, h})
 			// The first renewals are spread, so that keys taken together are not

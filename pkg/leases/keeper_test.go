@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,8 +85,10 @@ func TestKeeperStopsInTime(t *testing.T) {
 				table := &slowTable{Table: leases.NewMemory(nil)}
 				p := newProcess(t, table, "a")
 				lost := make(chan error, 1)
+				var taken []uint64
 				k := leases.NewKeeper(p, leases.KeeperOptions{
 					Terms: leases.Terms{TTL: 30 * time.Second, Stop: 5 * time.Second}, OnLost: func(_ string, err error) { lost <- err },
+					OnTaken: func(_ string, epoch uint64) { taken = append(taken, epoch) },
 				})
 				h, err := k.Acquire(t.Context(), "k")
 				if err != nil {
@@ -121,6 +124,9 @@ func TestKeeperStopsInTime(t *testing.T) {
 				again, err := k.Acquire(t.Context(), "k")
 				if err != nil || again.Lease().Epoch() != 2 {
 					t.Errorf("acquire afterwards: %v", err)
+				}
+				if _, err := k.Acquire(t.Context(), "k"); err != nil || !slices.Equal(taken, []uint64{1, 2}) {
+					t.Errorf("told of the epochs %v, error %v", taken, err)
 				}
 				if err := k.Close(t.Context()); err != nil {
 					t.Error(err)
