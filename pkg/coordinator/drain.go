@@ -78,6 +78,7 @@ func (c *Core) Drained() bool { return c.drain != nil }
 // offer changes the services that the node offers.
 func (c *Core) offer(now time.Duration, services []fleet.Service) []Action {
 	c.offers = services
+	c.peers = slices.Clone(c.peers) // others may have been told those that were
 	for i := range c.peers {
 		if c.peers[i].ID == c.o.NodeID {
 			c.peers[i].Services = services

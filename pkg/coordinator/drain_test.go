@@ -118,6 +118,17 @@ func (d *driven) exclusive(i int) coordinator.Key {
 
 const started = "start gc0, start co0, start gc1, start co1, start gc2, start co2, start gc3, start co3, start gc4, start co4"
 
+// Who was told the nodes of the fleet reads them while the node goes on.
+func TestDrainChangesNoListThatWasTold(t *testing.T) {
+	d := drive(t, fleet.CompactorCoordinator)
+	told := d.core.Peers()
+	before := len(told[0].Services)
+	d.do(second, d.core.Drain(second, &coordinator.Drain{}))
+	if len(told[0].Services) != before || before == 0 || len(d.core.Peers()[0].Services) != 0 {
+		t.Errorf("told was %+v, and is %+v", told, d.core.Peers())
+	}
+}
+
 // What needs no lease goes at once, what does in waves, in order.
 func TestDrainInWaves(t *testing.T) {
 	d := drive(t, fleet.CompactorCoordinator)
