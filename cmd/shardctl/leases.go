@@ -526,7 +526,7 @@ func leaseError(err error, where string) *exitError {
 		return "shardctl leases " + command + " " + shellWord(key) + flags + where
 	}
 	switch {
-	case errors.As(err, &held) && held.Record.State == leases.Released:
+	case errors.As(err, &held) && (held.Record.State == leases.Released || held.Closed != ""):
 		return refuse(held.Key, &held.Record).withHint("%s; see %s", waitHint(err), next("show", held.Key, ""))
 	case errors.As(err, &held) && held.Record.Revoke != nil:
 		return refuse(held.Key, &held.Record).withHint("%s: its holder is asked to let go; if that is dead: %s", waitHint(err), next("release", held.Key, " --force --reason WHY"))
@@ -545,6 +545,8 @@ func leaseError(err error, where string) *exitError {
 			return e.withHint("look again: %s", next("show", refused.Key, ""))
 		case refused.Kind == leases.ErrOver:
 			return e.withHint("to fence its holder off: %s", next("release", refused.Key, " --force --reason WHY"))
+		case refused.Kind == leases.ErrLocked:
+			return e.withHint("wait for it: %s", next("acquire", refused.Key, " --wait"))
 		case r.State == leases.Held && r.Kept:
 			return e.withHint("ask its holder to let go: %s", next("revoke", refused.Key, " --wait"))
 		case r.State == leases.Held:

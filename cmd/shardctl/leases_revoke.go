@@ -86,7 +86,7 @@ func (a *app) runLeasesRevoke(ctx context.Context, cmd *cobra.Command, o *leases
 	if o.guard.dryRun {
 		view := p.view()
 		operate.EachLease(len(keys), func(i int) error {
-			if item, err := view.Current(asking, keys[i]); err != nil {
+			if item, err := view.PlanRevoke(asking, keys[i]); err != nil {
 				batch.fail(i, err)
 			} else {
 				batch.done(i, p.leaseResult(item, p.judge.Judge(item)), "planned")

@@ -217,7 +217,7 @@ func (s *leaseShown) printRecord(line func(name, format string, args ...any), i 
 	if r.Kept {
 		renews = "its holder renews it"
 	}
-	if inspect.Held(i) {
+	if inspect.Held(i) && l.TTLms > 0 { // that of a session is known where it is
 		line("ttl", "%v, %s", time.Duration(l.TTLms)*time.Millisecond, renews)
 	}
 	if s := i.Session; s != nil {

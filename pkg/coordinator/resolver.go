@@ -214,7 +214,7 @@ func (r *Resolver) take(ctx context.Context, key string) Resolution {
 		return Resolution{Where: Local, Node: r.o.Self.ID, Epoch: h.Lease().Epoch()}
 	}
 	var held *leases.HeldError
-	if errors.As(err, &held) && held.Record.State == leases.Held {
+	if errors.As(err, &held) && held.Record.State == leases.Held && held.Closed == "" {
 		r.remember(key, held.Record, held.Left)
 		return r.at(held.Record)
 	}
@@ -263,7 +263,7 @@ func (r *Resolver) holder(ctx context.Context, key string) (leases.Record, error
 		return leases.Record{}, nil
 	case err != nil:
 		return leases.Record{}, err
-	case item.Record.State != leases.Held || item.Life.Over:
+	case item.Record.State != leases.Held || item.Life.Over || item.Closed() != "":
 		r.remember(key, leases.Record{}, fresh)
 		return leases.Record{}, nil
 	}

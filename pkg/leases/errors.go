@@ -16,12 +16,19 @@ type HeldError struct {
 	Left time.Duration
 	// TTL is that of the holder's lease or session; 0 where nobody holds the key.
 	TTL time.Duration
+	// Closed is why the holder's session was closed, which locks the key; "" where
+	// it was not.
+	Closed string
 }
 
 func (e *HeldError) Error() string {
 	r := &e.Record
 	if r.State == Released {
 		return fmt.Sprintf("%s is released at epoch %d under a lock delay for another %s", e.Key, r.Epoch, round(e.Left))
+	}
+	if e.Closed != "" {
+		return fmt.Sprintf("%s was held by node %s, instance %s, at epoch %d, whose session was closed (%s): it is locked for another %s",
+			e.Key, r.Node, r.Instance, r.Epoch, e.Closed, round(e.Left))
 	}
 	s := fmt.Sprintf("%s is held by node %s, instance %s, at epoch %d", e.Key, r.Node, r.Instance, r.Epoch)
 	if e.Left > 0 {
@@ -50,7 +57,7 @@ type RefusedError struct {
 	Key    string
 	Record Record // as it was read; zero where there is none
 	Why    string
-	Kind   error // ErrMaxEpoch, ErrOtherEpoch, ErrOver, or nil for another reason
+	Kind   error // ErrMaxEpoch, ErrOtherEpoch, ErrOver, ErrLocked, or nil for another reason
 }
 
 func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Key, e.Why) }
@@ -64,6 +71,7 @@ var (
 	ErrMaxEpoch   = errors.New("its epoch cannot rise any more")
 	ErrOtherEpoch = errors.New("its epoch is not the one that was named")
 	ErrOver       = errors.New("its holder's time is over")
+	ErrLocked     = errors.New("its session was closed, and locks it")
 )
 
 // AliveError says that the holder of a key is alive, so that force must not go on.

@@ -64,14 +64,23 @@ func refusedFor(item *Item, err error) error {
 
 // lockedError refuses a key whose session was closed and still locks it.
 func lockedError(item *Item, s *SessionItem) error {
-	return &RefusedError{Key: item.Key, Record: item.Record, Why: fmt.Sprintf(
+	return &RefusedError{Key: item.Key, Record: item.Record, Kind: ErrLocked, Why: fmt.Sprintf(
 		"its session was closed (%s), and all keys of it are locked for another %v", s.Session.Why, round(s.Life.Left))}
+}
+
+// PlanRevoke reads a key that [Process.Revoke] is to mark, and changes nothing. Errors
+// are its own.
+func (v *View) PlanRevoke(ctx context.Context, key string) (*Item, error) {
+	if err := CheckKey(key); err != nil {
+		return nil, err
+	}
+	return v.readToMark(ctx, key, nil)
 }
 
 // readToMark reads a key whose holder is to be asked to let go: the one of first,
 // if that is not nil.
-func (p *Process) readToMark(ctx context.Context, key string, first *Record) (*Item, error) {
-	item, err := p.read(ctx, key)
+func (v *View) readToMark(ctx context.Context, key string, first *Record) (*Item, error) {
+	item, err := v.read(ctx, key)
 	if err != nil {
 		return nil, err
 	}
@@ -79,10 +88,10 @@ func (p *Process) readToMark(ctx context.Context, key string, first *Record) (*I
 		return nil, item.Err
 	}
 	r := item.Record
-	if first != nil && !p.rules.mayMark(first, &r) {
+	if first != nil && !v.rules.mayMark(first, &r) {
 		return nil, &LostError{key, first.Epoch, lostTo(item), &r}
 	}
-	if err := p.judge(ctx, item); err != nil {
+	if err := v.judge(ctx, item); err != nil {
 		return nil, err
 	}
 	switch {

@@ -263,7 +263,18 @@ func (i *Item) TTL() time.Duration {
 }
 
 // held says that the key is not to be had.
-func (i *Item) held() *HeldError { return &HeldError{i.Record.Key, i.Record, i.Life.Left, i.TTL()} }
+func (i *Item) held() *HeldError {
+	return &HeldError{Key: i.Record.Key, Record: i.Record, Left: i.Life.Left, TTL: i.TTL(), Closed: i.Closed()}
+}
+
+// Closed is why the session of a held key was closed; "" where it was not, or there
+// is none. Its holder has lost the key.
+func (i *Item) Closed() string {
+	if s := i.Session; s != nil && s.Session.State == SessionClosed {
+		return s.Session.Why
+	}
+	return ""
+}
 
 // Remaining is how much of its TTL a held record has left, for people; it is
 // negative for one that has run out, and 0 for one whose life the store, or whose

@@ -120,7 +120,7 @@ func LeaseGone(ctx context.Context, v *leases.View, clock leases.Clock, was *lea
 		if w.Most > 0 {
 			left := w.Most - (clock.Elapsed() - start)
 			if left <= 0 {
-				return now, &waitedError{w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left, TTL: now.TTL()}}
+				return now, &waitedError{w.Most, &leases.HeldError{Key: was.Key, Record: *r, Left: now.Life.Left, TTL: now.TTL(), Closed: now.Closed()}}
 			}
 			wait = min(wait, left)
 		}
