@@ -151,6 +151,45 @@ func TestResolve(t *testing.T) {
 	})
 }
 
+// A key whose holder's session was killed is nobody's until its lock is over, also
+// where that holder is alive.
+func TestResolveKilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		memory := leases.NewMemory(nil)
+		clock := leasetest.BubbleClock()
+		a, err := leases.NewProcess(memory, leases.Options{Node: "a", Addr: "http://a", Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		held, err := a.Acquire(ctx, "k", leases.Terms{TTL: 30 * time.Second, Session: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newNode(t, memory, "b", clock)
+		if err := b.SetMembers(nil); err != nil {
+			t.Fatal(err)
+		}
+		if r := b.Resolve(ctx, "k"); r.Where != coordinator.Remote || r.Node != "a" {
+			t.Fatalf("held: %+v", r)
+		}
+		if _, err := b.process.Kill(ctx, held.Instance(), "me", "a test", 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(6 * time.Second) // what b remembers is over
+		if r := b.Resolve(ctx, "k"); r.Where != coordinator.Unknown || r.Err == nil {
+			t.Fatalf("killed and locked: %+v", r)
+		}
+		time.Sleep(time.Minute)
+		if r := b.Resolve(ctx, "k"); r.Where != coordinator.Local || r.Epoch != 2 {
+			t.Fatalf("after the lock: %+v", r)
+		}
+		if err := b.keeper.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // BenchmarkResolve is a held key, while others are renewed.
 func BenchmarkResolve(b *testing.B) {
 	n := newNode(b, leases.NewMemory(nil), "a", nil)
