@@ -75,6 +75,13 @@ func (a *app) readTasks(o *runOptions) (*taskFile, error) {
 		if err := coordinator.CheckArgs(words); err != nil {
 			return nil, usageError("--exec %q: %w", s, err)
 		}
+		if other := f.services[service]; other != nil {
+			from := "another --exec"
+			if other.file != "" {
+				from = other.file
+			}
+			return nil, usageError("--exec %q: %s has a command from %s already", s, service, from)
+		}
 		f.services[service] = &taskEntry{Command: words}
 	}
 	if err := f.offer(o.services); err != nil {
