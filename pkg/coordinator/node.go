@@ -179,6 +179,9 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 	}
 	n.registry, err = membership.NewHeartbeats(store, membership.HeartbeatOptions{
 		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Keys: o.Keys != nil, Clock: o.Clock, Describe: n.describe,
+		Watching: func(most time.Duration) {
+			n.log.Info("a heartbeat of this node id is live: waiting whether another process renews it", "node", o.NodeID, "at_most", most)
+		},
 	})
 	return n, err
 }

@@ -40,6 +40,9 @@ type HeartbeatOptions struct {
 	// instances and schemes: once each, and again when one vanished, died or changed its
 	// size. Without, a tick costs one PUT and one LIST.
 	Bodies bool
+	// Watching, if set, is called when [Heartbeats.Claim] begins to watch a heartbeat
+	// that is live and not ours, with how long it does so at most.
+	Watching func(most time.Duration)
 	// Clock is nil for the machine's.
 	Clock Clock
 }
@@ -157,6 +160,9 @@ func (h *Heartbeats) Claim(ctx context.Context) error {
 		return err
 	}
 	interval := h.Interval()
+	if h.options.Watching != nil {
+		h.options.Watching(2 * interval)
+	}
 	for range 8 {
 		if err := h.clock.Sleep(ctx, interval/4); err != nil {
 			return err

@@ -297,9 +297,14 @@ func TestTwoProcessesUnderOneID(t *testing.T) {
 			t.Errorf("%s is left", got)
 		}
 		// third crashes, and the node starts again: its heartbeat does not change.
-		again := heartbeats(t, store, "x", nil)
+		var most time.Duration
+		again := heartbeats(t, store, "x", func(o *HeartbeatOptions) { o.Watching = func(d time.Duration) { most = d } })
+		began := time.Now()
 		if err := again.Claim(t.Context()); err != nil {
 			t.Errorf("after a crash: %v", err)
+		}
+		if took := time.Since(began); took != 20*time.Second || most != took {
+			t.Errorf("it was watched for %v, and %v were told", took, most)
 		}
 	})
 }
