@@ -363,10 +363,7 @@ func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
 		if _, err := n.store.Get(ctx, fleet.PolicyName); errors.Is(err, objstore.ErrNoBucket) || errors.Is(err, objstore.ErrPermission) {
 			return nil, fmt.Errorf("the configuration cannot be read, so nothing is started: %w", err)
 		}
-		why := "it is not known why"
-		if len(state.Warnings) > 0 {
-			why = state.Warnings[0].Message
-		}
+		why := whyNotRead(state)
 		if try == startTries {
 			return nil, fmt.Errorf("the configuration of %s could not be read, so nothing is started: %s", n.store, why)
 		}
@@ -375,6 +372,20 @@ func (n *Node) firstState(ctx context.Context) (*fleet.State, error) {
 			return nil, nil
 		}
 	}
+}
+
+// whyNotRead says what keeps a node from starting: the policy, or else the list of
+// databases. A file of one database that is wrong does not.
+func whyNotRead(s *fleet.State) string {
+	object := fleet.PolicyName
+	if s.Conclusive {
+		object = fleet.RegistryPrefix
+	}
+	i := slices.IndexFunc(s.Warnings, func(w fleet.Warning) bool { return w.Object == object })
+	if i < 0 {
+		return "it is not known why"
+	}
+	return s.Warnings[i].Message
 }
 
 // checkRoot says where nothing shows the root to be a fleet's: it may be a new one,

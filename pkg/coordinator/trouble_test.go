@@ -399,6 +399,37 @@ func TestStartWithoutARoot(t *testing.T) {
 	}
 }
 
+// A policy that is not valid keeps a node from starting, a database's file does not;
+// the error is about the policy.
+func TestStartWithBrokenFiles(t *testing.T) {
+	for _, policy := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newRoot(t, 1)
+			put := func(name string) {
+				if _, err := store.Put(t.Context(), name, []byte("garbage [")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			put(fleet.RegistryPrefix + "s3%3A%2F%2Fb%2Fbroken.toml")
+			if policy {
+				put(fleet.PolicyName)
+			}
+			n := startNode(t, store, coordinator.NodeOptions{NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: newRuns().task()}})
+			if !policy {
+				time.Sleep(time.Minute)
+				if s := n.Status(); !s.Ready || len(s.Warnings) == 0 {
+					t.Errorf("after a minute: %+v", s)
+				}
+				n.end(t)
+				return
+			}
+			if err := <-n.err; err == nil || !strings.Contains(err.Error(), "nothing is started: sleet.toml is not valid") {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
 // Where leases may not be written, what is exclusive does not run, and says why;
 // the rest does.
 func TestLeasesMayNotBeWritten(t *testing.T) {
