@@ -409,7 +409,7 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 	var unwritable *coordinator.UnwritableError
 	if errors.As(err, &unwritable) {
 		return failure("%w", err).about(r.where).withHint(
-			"let it write and delete under nodes/, and for exclusive tasks write under leases/ and sessions/; or use other credentials")
+			"let it write and delete under nodes/, and with exclusive tasks or --upstream write under leases/ and sessions/, on a cloud store also write and delete .shardctl-probe-*; or use other credentials")
 	}
 	return r.a.said(err)
 }

@@ -59,18 +59,36 @@ func leftBehind(t *testing.T, store objstore.Reader) (names []string) {
 
 // A root that is not writable is refused at the start, with what is missing.
 func TestRunNeedsAWritableRoot(t *testing.T) {
-	store := oneDatabase(t)
-	closed := objstore.NewFaulty(store, func(c objstore.Call) objstore.Fault {
-		if c.Op == "get" || c.Op == "list" {
-			return objstore.Fault{}
-		}
-		return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Store: "s3://bucket/fleet", Kind: objstore.ErrPermission, Err: errors.New("403 AccessDenied")}}
-	})
-	for _, exclusive := range []string{"--exclusive=false", "--exclusive"} {
-		code, log := runOn(t, closed, "--listen", "", exclusive)
-		if code != exitFailed || !strings.Contains(log, `node "a" may not write under nodes/, so nothing is started: `) ||
-			!strings.Contains(log, "403 AccessDenied") || !strings.Contains(log, "let it write and delete under nodes/") {
-			t.Errorf("exit code %d: %s", code, log)
+	everything := func(objstore.Call) bool { return true }
+	below := func(prefix string) func(objstore.Call) bool {
+		return func(c objstore.Call) bool { return strings.HasPrefix(c.Name, prefix) }
+	}
+	exclusive := []string{"--exclusive"}
+	upstream := []string{"--serve", "127.0.0.1:0", "--upstream", "http://127.0.0.1:1", "--key-from", "query:k"}
+	for _, tt := range []struct {
+		denied func(objstore.Call) bool
+		args   []string
+		want   []string
+	}{
+		{everything, nil, []string{`node "a" may not write under nodes/, so nothing is started: write heartbeat: put nodes/a.g.json in `}},
+		{everything, exclusive, []string{`node "a" may not write leases, so nothing is started: `, "swap leases/probe-", "swap sessions/probe-"}},
+		{below("leases/"), exclusive, []string{"may not write leases, ", "swap leases/probe-"}},
+		{below("sessions/"), exclusive, []string{"may not write leases, ", "swap sessions/probe-"}},
+		{below("leases/"), upstream, []string{"may not write leases, ", "swap leases/probe-"}},
+		{below("sessions/"), upstream, []string{"may not write leases, ", "swap sessions/probe-"}},
+	} {
+		store := oneDatabase(t)
+		closed := objstore.NewFaulty(store, func(c objstore.Call) objstore.Fault {
+			if c.Op == "get" || c.Op == "list" || !tt.denied(c) {
+				return objstore.Fault{}
+			}
+			return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Store: "s3://bucket/fleet", Kind: objstore.ErrPermission, Err: errors.New("403 AccessDenied")}}
+		})
+		code, log := runOn(t, closed, append([]string{"--listen", ""}, tt.args...)...)
+		for _, want := range append(tt.want, "permission denied: 403 AccessDenied", "let it write and delete under nodes/, and with exclusive tasks or --upstream write under leases/ and sessions/") {
+			if code != exitFailed || !strings.Contains(log, want) {
+				t.Errorf("exit code %d, no %q: %s", code, want, log)
+			}
 		}
 		if strings.Contains(log, "msg=starting") || leftBehind(t, store) != nil {
 			t.Errorf("something was begun: %s", log)

@@ -270,17 +270,23 @@ func (d *Disk) write(ctx context.Context, op, name string, body []byte, conditio
 			return nil, err
 		}
 		if kind := condition(old); kind != nil {
-			return nil, &Error{Op: op, Name: name, Store: d.String(), Kind: kind}
+			return old, &Error{Op: op, Name: name, Store: d.String(), Kind: kind}
 		}
 		return old, nil
 	}
 	// Looked at first without the lock, so that a write that has lost already
 	// costs nothing.
-	if _, err := check(); err != nil {
+	folder := filepath.Dir(path)
+	if old, err := check(); err != nil {
+		// Whoever may not write is told so, as by a cloud store.
+		if old == nil && op == "swap" && errors.Is(err, ErrLost) {
+			if denied := d.tryFolder(folder); errors.Is(denied, fs.ErrPermission) || errors.Is(denied, errReadOnly) {
+				err = denied
+			}
+		}
 		return "", d.fail(op, name, err)
 	}
 
-	folder := filepath.Dir(path)
 	if err := d.makeFolder(folder); err != nil {
 		return "", d.fail(op, name, err)
 	}
@@ -382,6 +388,18 @@ func (d *Disk) makeFolder(folder string) error {
 		return err
 	}
 	return syncFolder(filepath.Dir(folder))
+}
+
+// tryFolder makes an empty file in a folder, or in the first one above it that is
+// there, and removes it.
+func (d *Disk) tryFolder(folder string) error {
+	file, err := os.OpenFile(filepath.Join(folder, temporaryName()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if isAbsent(err) && folder != d.root {
+		return d.tryFolder(filepath.Dir(folder))
+	} else if err != nil {
+		return err
+	}
+	return errors.Join(file.Close(), os.Remove(file.Name()))
 }
 
 // temporaryName is the name of a file that is not yet in place.

@@ -246,5 +246,11 @@ func TestDiskErrors(t *testing.T) {
 		if _, err := closed.Create(ctx, "x", nil); !errors.Is(err, ErrPermission) {
 			t.Errorf("create in a folder that is not ours: %v", err)
 		}
+		// A condition that does not hold hides that from nobody.
+		for _, name := range []string{"x", "folder/x"} {
+			if _, err := closed.Swap(ctx, name, "1", nil); !errors.Is(err, ErrPermission) {
+				t.Errorf("swap of %s in a folder that is not ours: %v", name, err)
+			}
+		}
 	}
 }

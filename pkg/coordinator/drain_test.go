@@ -309,6 +309,8 @@ func (k *keyHolder) Held() int {
 	return k.held
 }
 
+func (k *keyHolder) MayWrite(context.Context) error { return nil }
+
 func (k *keyHolder) Stats() leases.KeeperStats {
 	s := k.stats
 	s.Held = k.Held()

@@ -53,14 +53,16 @@ type NodeOptions struct {
 	Keys KeyHolder
 }
 
-// UnwritableError says that the store does not let a node write its heartbeat.
+// UnwritableError says that a store does not let a node write what it needs: its
+// heartbeat, or leases where it holds any.
 type UnwritableError struct {
 	Node string
-	Err  error // names the object
+	What string // it may not write
+	Err  error  // names the objects
 }
 
 func (e *UnwritableError) Error() string {
-	return fmt.Sprintf("node %q may not write under %s, so nothing is started: %v", e.Node, fleet.HeartbeatPrefix, e.Err)
+	return fmt.Sprintf("node %q may not write %s, so nothing is started: %v", e.Node, e.What, e.Err)
 }
 
 // Unwrap returns the store's error.
@@ -78,6 +80,8 @@ type KeyHolder interface {
 	Held() int
 	// Stats are the numbers of their leases.
 	Stats() leases.KeeperStats
+	// MayWrite finds out whether keys could be held, as that of [leases.Store] does.
+	MayWrite(ctx context.Context) error
 }
 
 // Node is a member of a fleet: it shows itself, finds out what it owns, and runs
@@ -275,8 +279,8 @@ func (n *Node) tell(f func(c *Core, now time.Duration) []Action) {
 // first, then leases, the heartbeat last (HAZARDS H17, H28). It does not start
 // before one conclusive read of the configuration, and not where another process
 // runs under the node's id: then the error is a [*membership.DuplicateError]; nor
-// where the store does not let it write its heartbeat, an [*UnwritableError]. The
-// error is nil after a clean stop.
+// where the store does not let it write its heartbeat, or leases where it holds
+// any, an [*UnwritableError]. The error is nil after a clean stop.
 func (n *Node) Run(ctx context.Context) error {
 	defer func() {
 		n.last = n.describeSelf()
@@ -293,6 +297,9 @@ func (n *Node) Run(ctx context.Context) error {
 	if err := n.firstMark(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
+	if err := n.mayLease(ctx); err != nil {
+		return err
+	}
 	if err := n.registry.Claim(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -303,7 +310,7 @@ func (n *Node) Run(ctx context.Context) error {
 	sent := n.clock.Elapsed()
 	shown := n.registry.Heartbeat(ctx)
 	if errors.Is(shown, objstore.ErrPermission) {
-		return &UnwritableError{Node: n.o.NodeID, Err: shown}
+		return &UnwritableError{Node: n.o.NodeID, What: "under " + fleet.HeartbeatPrefix, Err: shown}
 	}
 	if len(n.o.Exclusive) > 0 {
 		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways})
@@ -386,6 +393,29 @@ func whyNotRead(s *fleet.State) string {
 		return "it is not known why"
 	}
 	return s.Warnings[i].Message
+}
+
+// mayLease refuses a start where leases are needed and can never be held: they may
+// not be written, or would exclude nobody. What passes by waiting refuses nothing.
+func (n *Node) mayLease(ctx context.Context) error {
+	var errs []error
+	if len(n.o.Exclusive) > 0 {
+		errs = append(errs, n.o.Leases.MayWrite(ctx))
+	}
+	if n.o.Keys != nil {
+		errs = append(errs, n.o.Keys.MayWrite(ctx))
+	}
+	for _, err := range errs {
+		switch {
+		case errors.Is(err, leases.ErrPermission):
+			return &UnwritableError{Node: n.o.NodeID, What: "leases", Err: err}
+		case errors.Is(err, leases.ErrNoConditions):
+			return fmt.Errorf("node %q cannot hold leases, so nothing is started: %w", n.o.NodeID, err)
+		case err != nil && ctx.Err() == nil:
+			n.log.Warn("whether leases may be written is not known", "error", err)
+		}
+	}
+	return nil
 }
 
 // checkRoot says where nothing shows the root to be a fleet's: it may be a new one,

@@ -115,6 +115,16 @@ func startNode(t *testing.T, store objstore.Store, o coordinator.NodeOptions) *r
 	return r
 }
 
+// ended is why a node has ended by itself, within a minute.
+func (r *running) ended() error {
+	select {
+	case err := <-r.err:
+		return err
+	case <-time.After(time.Minute):
+		return errors.New("it runs on")
+	}
+}
+
 func (r *running) end(t *testing.T) {
 	t.Helper()
 	r.stop()

@@ -108,6 +108,10 @@ func NewResolver(o ResolverOptions) *Resolver {
 	return &Resolver{o: o, holders: map[string]holder{}, handoffs: handoffs{keys: map[string]*use{}}}
 }
 
+// MayWrite finds out whether keys could be held, and changes nothing; see
+// [leases.Process.MayWrite].
+func (r *Resolver) MayWrite(ctx context.Context) error { return r.o.Store.MayWrite(ctx) }
+
 // SetMembers takes over who is live; this node always is. An empty list of peers
 // is one in which this node is alone. What cannot be found out is not told: the
 // last members stay (COMPATIBILITY M8).

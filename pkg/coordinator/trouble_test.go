@@ -430,14 +430,73 @@ func TestStartWithBrokenFiles(t *testing.T) {
 	}
 }
 
-// Where leases may not be written, what is exclusive does not run, and says why;
-// the rest does.
+// What may never be leased ends the start, before the node has shown itself.
+func TestStartWhereLeasesMayNotBeWritten(t *testing.T) {
+	for _, place := range []string{"leases/", "sessions/"} {
+		synctest.Test(t, func(t *testing.T) {
+			memory := newRoot(t, 3)
+			denied := func(c objstore.Call) objstore.Fault {
+				if c.Op != "get" && c.Op != "list" && strings.HasPrefix(c.Name, place) {
+					return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Kind: objstore.ErrPermission, Err: errors.New("403")}}
+				}
+				return objstore.Fault{}
+			}
+			setPolicy(t, memory, bothServices)
+			safe, exclusive := newRuns(), newRuns()
+			n := startNode(t, objstore.NewFaulty(memory, denied), both("a", safe, exclusive))
+			var unwritable *coordinator.UnwritableError
+			if err := n.ended(); !errors.As(err, &unwritable) || unwritable.What != "leases" || !strings.Contains(err.Error(), "swap "+place+"probe-") {
+				t.Errorf("%s: %v", place, err)
+			}
+			if names := heartbeatNames(t, memory); names != "" || safe.all.Load()+exclusive.all.Load() != 0 {
+				t.Errorf("%s: it began: %s", place, names)
+			}
+			// Who needs no lease needs no right to write any.
+			o := both("a", safe, exclusive)
+			o.Exclusive = nil
+			n = startNode(t, objstore.NewFaulty(memory, denied), o)
+			time.Sleep(10 * time.Second)
+			if safe.count() != 3 {
+				t.Errorf("%s: %d run without leases", place, safe.count())
+			}
+			n.end(t)
+		})
+	}
+}
+
+// A store that ignores conditions would have leases exclude nobody (H12c).
+func TestStartWhereConditionsAreIgnored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newRoot(t, 3)
+		setPolicy(t, memory, bothServices)
+		safe, exclusive := newRuns(), newRuns()
+		n := startNode(t, careless{memory}, both("a", safe, exclusive))
+		if err := n.ended(); !errors.Is(err, leases.ErrNoConditions) || !strings.Contains(err.Error(), "nothing is started") {
+			t.Error(err)
+		}
+		if names := heartbeatNames(t, memory); names != "" {
+			t.Errorf("it began: %s", names)
+		}
+	})
+}
+
+// careless dates as a cloud does and creates what is there already.
+type careless struct{ *objstore.Memory }
+
+func (careless) Clock() objstore.Clock { return objstore.Clock{Skew: time.Second} }
+
+func (c careless) Create(ctx context.Context, name string, body []byte) (string, error) {
+	return c.Put(ctx, name, body)
+}
+
+// Where leases may not be written any more, what is exclusive does not run, and
+// says why; the rest does.
 func TestLeasesMayNotBeWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := newRoot(t, 3)
 		setPolicy(t, memory, bothServices)
 		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
-			if c.Op != "get" && c.Op != "list" && !strings.HasPrefix(c.Name, fleet.HeartbeatPrefix) {
+			if c.Op != "get" && c.Op != "list" && c.Op != "swap" && !strings.HasPrefix(c.Name, fleet.HeartbeatPrefix) {
 				return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Kind: objstore.ErrPermission, Err: errors.New("403")}}
 			}
 			return objstore.Fault{}

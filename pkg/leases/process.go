@@ -387,6 +387,37 @@ func (p *Process) ready(ctx context.Context) error {
 	return nil
 }
 
+// noVersion is a version that no record of a new key has.
+const noVersion = "1"
+
+// MayWrite finds out whether this process could hold keys on its table: that it
+// honours conditions (HAZARDS H12c), and that records and, where it keeps them,
+// sessions may be written. What is tried are writes whose condition does not
+// hold, so that nothing is left behind.
+//
+// Errors: a [*BackendError], which is ErrPermission for each place that may not be
+// written, or ErrNoConditions. Others say that it is not known.
+func (p *Process) MayWrite(ctx context.Context) error {
+	if err := p.ready(ctx); err != nil {
+		return err
+	}
+	try := func(what string, t Table) error {
+		_, err := t.Write(ctx, Write{Key: "probe-" + p.fresh(), Version: noVersion})
+		switch {
+		case errors.Is(err, ErrConflict):
+			return nil
+		case err == nil:
+			err = fmt.Errorf("%w: a write over a version that is not there was accepted", ErrNoConditions)
+		}
+		return &BackendError{"try to write", what, err}
+	}
+	err := try("leases", p.table)
+	if p.sessionTable == nil {
+		return err
+	}
+	return errors.Join(err, try("sessions", p.sessionTable))
+}
+
 // write stores a record over the version that was read (none for a create), and
 // finds out what became of it. The item is that of the record that is there now;
 // nil where that is not known. An error means that nothing was written; for an

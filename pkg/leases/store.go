@@ -23,6 +23,8 @@ type Store interface {
 	Settle(ctx context.Context) error
 	CloseSession(ctx context.Context) error
 	HasSession() (instance string, left time.Duration, ok bool)
+	// MayWrite finds out whether keys could be held, and changes nothing.
+	MayWrite(ctx context.Context) error
 	// Node and Instance say who the process is.
 	Node() string
 	Instance() string

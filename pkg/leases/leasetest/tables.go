@@ -204,8 +204,16 @@ func testCheck(f *fixture) {
 			f.Error(err)
 		}
 	}
+	if err := f.process("a").MayWrite(f.Context()); err != nil {
+		f.Error(err)
+	}
 	if got := f.collect(f.table, ""); len(got) != 1 {
 		f.Errorf("after the check there are %d records", len(got))
+	}
+	if t, ok := f.table.(leases.SessionReader); ok {
+		if got := f.collect(t.SessionReader(), ""); len(got) > 0 {
+			f.Errorf("after the check there are sessions: %v", got)
+		}
 	}
 	if f.table.String() == "" {
 		f.Error("the table has no name")

@@ -49,6 +49,38 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestMayWrite: a process is told of each place that it may not write, and leaves
+// nothing in those that it may.
+func TestMayWrite(t *testing.T) {
+	for _, denied := range [][]string{nil, {"leases/"}, {"sessions/"}, {"leases/", "sessions/"}} {
+		memory := objstore.NewMemory(nil)
+		store := objstore.NewFaulty(memory, func(c objstore.Call) objstore.Fault {
+			for _, place := range denied {
+				if strings.HasPrefix(c.Name, place) {
+					return objstore.Fault{Before: &objstore.Error{Op: c.Op, Name: c.Name, Kind: objstore.ErrPermission}}
+				}
+			}
+			return objstore.Fault{}
+		})
+		p, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: "a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = p.MayWrite(t.Context())
+		if errors.Is(err, leases.ErrPermission) != (len(denied) > 0) || (err == nil) != (len(denied) == 0) {
+			t.Errorf("denied %q: %v", denied, err)
+		}
+		for _, place := range denied {
+			if !strings.Contains(err.Error(), "try to write "+strings.TrimSuffix(place, "/")+": swap "+place+"probe-") {
+				t.Errorf("denied %q: %v", denied, err)
+			}
+		}
+		for e := range objstore.Entries(t.Context(), memory, "") {
+			t.Errorf("denied %q: %s is left", denied, e.Name)
+		}
+	}
+}
+
 // TestNoStore: leases may be all that a root holds, but the bucket or folder must
 // be there.
 func TestNoStore(t *testing.T) {
