@@ -39,6 +39,7 @@ type Core struct {
 
 	assigner *fleet.Assigner
 	wanted   []Assignment
+	computed int    // how often wanted was
 	drain    *drain // nil where the node is not drained
 }
 
@@ -170,6 +171,7 @@ func (c *Core) reconcile(now time.Duration) []Action {
 		c.assigner = a
 	}
 	c.stale = false
+	c.computed++
 	c.wanted = c.wanted[:0]
 	databases := c.state.Databases
 	c.assigner.AssignAll(c.state, databases, func(i int, s *fleet.Settings, assignments []fleet.Assignment) {

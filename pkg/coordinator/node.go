@@ -116,10 +116,13 @@ type Node struct {
 
 // NodeStatus is what a node says of itself.
 type NodeStatus struct {
-	Ready        bool // it has a configuration and has shown itself
-	Stopping     bool
-	Slots        []SlotStatus
-	Counts       map[fleet.Service]fleet.ServiceSummary
+	Ready    bool // it has a configuration and has shown itself
+	Stopping bool
+	Slots    []SlotStatus
+	Counts   map[fleet.Service]fleet.ServiceSummary
+	// Computed is how often the node has worked out what is its own: once, and once
+	// more where databases, settings or live nodes have changed.
+	Computed     int
 	Peers        []fleet.Node
 	Settings     fleet.NodeSettings // of the policy in force
 	Warnings     []fleet.Warning
@@ -711,7 +714,7 @@ func (n *Node) loop(ctx context.Context) {
 func (n *Node) describeSelf() NodeStatus {
 	c := n.core
 	s := NodeStatus{
-		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Settings: c.Settings(), Drained: c.Drained(),
+		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Settings: c.Settings(), Drained: c.Drained(), Computed: c.computed,
 		Isolated: c.Machine().isolated, Stopping: c.Machine().stopping, Ready: c.seen && c.listed && c.state != nil,
 		Failures: make(map[Key]string, len(n.failed)),
 	}

@@ -350,6 +350,53 @@ func TestNodeIdleCost(t *testing.T) {
 	}
 }
 
+// What a node owns is worked out when something has changed, and only then, however
+// many databases there are and however often it looks.
+func TestNodeComputesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const databases = 100_000
+		store := newRoot(t, databases)
+		r := &runs{now: map[string][]string{}}
+		n := startNode(t, store, coordinator.NodeOptions{
+			NodeID: "a", Tasks: map[fleet.Service]coordinator.Task{fleet.GC: r.task()}, MaxStarts: 1,
+		})
+		put := func(name, body string) func() {
+			return func() {
+				if _, err := store.Put(t.Context(), name, []byte(body)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		const added = fleet.RegistryPrefix + "s3%3A%2F%2Fbucket%2Fanother.toml"
+		for i, step := range []struct {
+			what      string
+			do        func()
+			wait      time.Duration // polls are 2 s apart, ticks 1 s, the timeout is 5 s
+			more, own int
+		}{
+			{"its start", func() {}, 4 * time.Second, 1, databases},
+			{"nothing", func() {}, 6 * time.Second, 0, databases},
+			{"a new database", put(added, ""), 4 * time.Second, 1, databases + 1},
+			{"nothing since", func() {}, 6 * time.Second, 0, databases + 1},
+			{"a database paused", put(added, "services = []"), 4 * time.Second, 1, databases},
+			{"another policy", func() { setPolicy(t, store, "services = [\"gc\"]\ngc.wal.interval = \"90s\"\n") }, 4 * time.Second, 1, databases},
+			{"a node that offers nothing of it", put("nodes/b.m.json", "{}"), 3 * time.Second, 1, databases},
+			{"its next heartbeat", put("nodes/b.m.json", `{"version":1}`), 3 * time.Second, 0, databases},
+			{"its death", func() {}, 10 * time.Second, 1, databases},
+			{"nothing again", func() {}, 6 * time.Second, 0, databases},
+		} {
+			before := n.Status().Computed
+			step.do()
+			time.Sleep(step.wait)
+			s := n.Status()
+			if s.Computed-before != step.more || len(s.Slots) != step.own {
+				t.Errorf("%d: %s: computed %d times, want %d; %d assignments, want %d", i, step.what, s.Computed-before, step.more, len(s.Slots), step.own)
+			}
+		}
+		n.end(t)
+	})
+}
+
 // Who comes and who goes is told once each.
 func TestNodeTellsOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
