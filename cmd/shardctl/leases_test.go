@@ -76,21 +76,23 @@ func TestLeaseTTLOfWholeSeconds(t *testing.T) {
 
 // An epoch at its maximum is left alone by everything.
 func TestLeaseEpochAtMaximum(t *testing.T) {
-	l := &leaseApp{store: objstore.NewMemory(nil)}
-	r := leases.Record{Version: 1, Key: "k", State: leases.Held, Node: "n1", Instance: "i", Epoch: leases.MaxEpoch, TTLms: 1, Nonce: "x", Acquired: time.Now(), Renewed: time.Now()}
-	if _, err := l.store.Put(t.Context(), objectlease.Name("k"), r.Encode()); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(2 * time.Millisecond)
-	for _, args := range [][]string{{"acquire", "k"}, {"release", "k", "--force", "--reason", "why", "--yes"}} {
-		got := l.run(t, append([]string{"leases"}, args...)...)
-		if got.code != exitRefused || !strings.Contains(got.err, "its epoch has reached the maximum of 9223372036854775807") {
-			t.Errorf("%s: exit code %d: %s", args[0], got.code, got.err)
+	synctest.Test(t, func(t *testing.T) {
+		l := &leaseApp{store: objstore.NewMemory(nil), clock: bubbleClock{time.Now()}}
+		r := leases.Record{Version: 1, Key: "k", State: leases.Held, Node: "n1", Instance: "i", Epoch: leases.MaxEpoch, TTLms: 1, Nonce: "x", Acquired: time.Now(), Renewed: time.Now()}
+		if _, err := l.store.Put(t.Context(), objectlease.Name("k"), r.Encode()); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if got := l.run(t, "leases", "list", "-o", "csv"); !strings.Contains(got.stdout, "k,expired,n1,,9223372036854775807,") {
-		t.Errorf("list: %s", got.stdout)
-	}
+		time.Sleep(2 * time.Millisecond)
+		for _, args := range [][]string{{"acquire", "k"}, {"release", "k", "--force", "--reason", "why", "--yes"}} {
+			got := l.run(t, append([]string{"leases"}, args...)...)
+			if got.code != exitRefused || !strings.Contains(got.err, "its epoch has reached the maximum of 9223372036854775807") {
+				t.Errorf("%s: exit code %d: %s", args[0], got.code, got.err)
+			}
+		}
+		if got := l.run(t, "leases", "list", "-o", "csv"); !strings.Contains(got.stdout, "k,expired,n1,,9223372036854775807,") {
+			t.Errorf("list: %s", got.stdout)
+		}
+	})
 }
 
 // deaf is a store that is asked and never answers.
@@ -253,38 +255,40 @@ func TestLeasesListStreams(t *testing.T) {
 
 // Completions offer keys and holders, and nothing where the store is silent.
 func TestLeaseCompletions(t *testing.T) {
-	l := &leaseApp{store: objstore.NewMemory(nil)}
-	for _, args := range [][]string{{"acct-1", "acct-2", "--node", "n1"}, {"other", "--node", "n2"}} {
-		if got := l.run(t, append([]string{"leases", "acquire"}, args...)...); got.code != 0 {
-			t.Fatal(got.err)
+	synctest.Test(t, func(t *testing.T) {
+		l := &leaseApp{store: objstore.NewMemory(nil), clock: bubbleClock{time.Now()}}
+		for _, args := range [][]string{{"acct-1", "acct-2", "--node", "n1"}, {"other", "--node", "n2"}} {
+			if got := l.run(t, append([]string{"leases", "acquire"}, args...)...); got.code != 0 {
+				t.Fatal(got.err)
+			}
 		}
-	}
-	complete := func(args ...string) string {
-		var out bytes.Buffer
-		a := newTestApp("")
-		a.out = &out
-		a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return l.store, nil }
-		a.run(t.Context(), append([]string{"__complete", "leases"}, args...))
-		return out.String()
-	}
-	if got := complete("release", "--root", "s3://b/f", "acct"); !strings.Contains(got, "acct-1\theld by n1\nacct-2\theld by n1\n") || strings.Contains(got, "other") {
-		t.Errorf("keys: %s", got)
-	}
-	if got := complete("list", "--root", "s3://b/f", "--held-by", ""); !strings.Contains(got, "n1\t2 leases\nn2\t1 lease\n") {
-		t.Errorf("holders: %s", got)
-	}
-	session := leases.Session{Version: 1, Instance: "5e55", Node: "n3", TTLms: 60000, Nonce: "x", State: leases.SessionOpen}
-	if _, err := l.store.Put(t.Context(), "sessions/5e55.json", session.Encode()); err != nil {
-		t.Fatal(err)
-	}
-	if got := complete("sessions", "kill", "--root", "s3://b/f", "5"); !strings.Contains(got, "5e55\topen n3\n") {
-		t.Errorf("sessions: %s", got)
-	}
-	l.store = deaf("")
-	start := time.Now()
-	if got := complete("show", "--root", "s3://b/f", ""); !strings.Contains(got, "did not answer within 500ms") || time.Since(start) > 600*time.Millisecond {
-		t.Errorf("after %v: %s", time.Since(start), got)
-	}
+		complete := func(args ...string) string {
+			var out bytes.Buffer
+			a := newTestApp("")
+			a.out = &out
+			a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return l.store, nil }
+			a.run(t.Context(), append([]string{"__complete", "leases"}, args...))
+			return out.String()
+		}
+		if got := complete("release", "--root", "s3://b/f", "acct"); !strings.Contains(got, "acct-1\theld by n1\nacct-2\theld by n1\n") || strings.Contains(got, "other") {
+			t.Errorf("keys: %s", got)
+		}
+		if got := complete("list", "--root", "s3://b/f", "--held-by", ""); !strings.Contains(got, "n1\t2 leases\nn2\t1 lease\n") {
+			t.Errorf("holders: %s", got)
+		}
+		session := leases.Session{Version: 1, Instance: "5e55", Node: "n3", TTLms: 60000, Nonce: "x", State: leases.SessionOpen}
+		if _, err := l.store.Put(t.Context(), "sessions/5e55.json", session.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		if got := complete("sessions", "kill", "--root", "s3://b/f", "5"); !strings.Contains(got, "5e55\topen n3\n") {
+			t.Errorf("sessions: %s", got)
+		}
+		l.store = deaf("")
+		start := time.Now()
+		if got := complete("show", "--root", "s3://b/f", ""); !strings.Contains(got, "did not answer within 500ms") || time.Since(start) != completionLists {
+			t.Errorf("after %v: %s", time.Since(start), got)
+		}
+	})
 }
 
 // undated is a table that does not date its records, and whose holders are only

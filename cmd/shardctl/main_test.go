@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -69,10 +70,7 @@ func TestInterruptWhileReading(t *testing.T) {
 		"snapshot": {"status", "--snapshot", "-"},
 		"pipe":     {"owner", "--nodes-file", fifo, "k"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			if name == "pipe" {
-				makeFIFO(t, fifo)
-			}
+		interrupt := func(t *testing.T) {
 			in, typing := io.Pipe()
 			defer typing.Close()
 			ctx, cancel := context.WithCancel(context.Background())
@@ -82,6 +80,14 @@ func TestInterruptWhileReading(t *testing.T) {
 			if code := a.run(ctx, args); code != exitInterrupted || out.Len()+err.Len() > 0 {
 				t.Errorf("exit code %d, %q, %q", code, &out, &err)
 			}
+		}
+		t.Run(name, func(t *testing.T) {
+			if name == "pipe" { // of the system, which a bubble does not know
+				makeFIFO(t, fifo)
+				interrupt(t)
+				return
+			}
+			synctest.Test(t, interrupt)
 		})
 	}
 }

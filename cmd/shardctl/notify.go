@@ -15,6 +15,7 @@ import (
 // does (sd_notify(3)).
 type supervisor struct {
 	socket string
+	send   func(state string) error // by the socket
 	// watchdog is how often it wants to hear from the node; 0 for never.
 	watchdog time.Duration
 	// poll is how often the node is asked whether it is ready.
@@ -28,6 +29,7 @@ func (a *app) supervisor() *supervisor {
 		return nil
 	}
 	s := &supervisor{socket: socket, poll: 100 * time.Millisecond}
+	s.send = s.tell
 	usec, err := strconv.ParseInt(a.getenv("WATCHDOG_USEC"), 10, 64)
 	pid := a.getenv("WATCHDOG_PID")
 	if err == nil && usec > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
@@ -54,7 +56,7 @@ func (s *supervisor) follow(ctx, stopping context.Context, status func() coordin
 		return
 	}
 	say := func(state string) {
-		if err := s.tell(state); err != nil {
+		if err := s.send(state); err != nil {
 			failed(err)
 		}
 	}

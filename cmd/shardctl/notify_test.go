@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shardctl/shardctl/pkg/coordinator"
@@ -92,31 +93,34 @@ func TestRunTellsSupervisor(t *testing.T) {
 
 // The watchdog hears nothing from a main loop that hangs.
 func TestHangingLoopIsNotAlive(t *testing.T) {
-	socket, told := listenAsSupervisor(t)
-	s := &supervisor{socket: socket, watchdog: time.Millisecond, poll: time.Millisecond}
-	hang := make(chan struct{})
-	asked := 0
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.follow(ctx, context.Background(), func() coordinator.NodeStatus {
-			if asked++; asked == 3 {
-				<-hang
-			}
-			return coordinator.NodeStatus{Ready: asked > 1}
-		}, func(err error) { t.Error(err) })
-	}()
-	next(t, told, "READY=1")
-	next(t, told, "WATCHDOG=1")
-	select {
-	case state := <-told:
-		t.Errorf("it hangs, and says %s", state)
-	case <-time.After(50 * time.Millisecond):
-	}
-	cancel()
-	close(hang)
-	<-done
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan string, 100)
+		s := &supervisor{watchdog: time.Second, poll: time.Second, send: func(state string) error { told <- state; return nil }}
+		hang := make(chan struct{})
+		asked := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.follow(ctx, context.Background(), func() coordinator.NodeStatus {
+				if asked++; asked == 3 {
+					<-hang
+				}
+				return coordinator.NodeStatus{Ready: asked > 1}
+			}, func(err error) { t.Error(err) })
+		}()
+		time.Sleep(time.Minute)
+		var states []string
+		for range len(told) {
+			states = append(states, <-told)
+		}
+		if !slices.Equal(states, []string{"WATCHDOG=1", "READY=1", "WATCHDOG=1"}) {
+			t.Errorf("it hangs, and has said %q", states)
+		}
+		cancel()
+		close(hang)
+		<-done
+	})
 }
 
 func TestSupervisorOfAnother(t *testing.T) {

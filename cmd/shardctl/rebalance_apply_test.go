@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/shardctl/shardctl/internal/objstore"
@@ -183,52 +184,57 @@ func testHandoverOn(t *testing.T, environ map[string]string, place string) {
 // Interrupted while it waits, the command ends with 130, says what it has asked for,
 // and the plan can be gone on with.
 func TestRebalanceApplyInterrupted(t *testing.T) {
-	store := objstore.NewMemory(nil)
-	for name, body := range map[string]string{"nodes/1-node-tail.g.json": "", "sleet.toml": "[node]\nheartbeat_timeout = \"1h\"\n"} {
-		if _, err := store.Create(t.Context(), name, []byte(body)); err != nil {
-			t.Fatal(err)
+	synctest.Test(t, func(t *testing.T) {
+		store, clock := objstore.NewMemory(nil), bubbleClock{time.Now()}
+		for name, body := range map[string]string{"nodes/1-node-tail.g.json": "", "sleet.toml": "[node]\nheartbeat_timeout = \"1h\"\n"} {
+			if _, err := store.Create(t.Context(), name, []byte(body)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	file := filepath.Join(t.TempDir(), "plan.json")
-	run := func(ctx context.Context, args ...string) (code int, out, errs string) {
-		a := newTestApp("")
-		var outLines, errLines lines
-		a.out, a.err = &outLines, &errLines
-		a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return store, nil }
-		code = a.run(ctx, args)
-		return code, outLines.String(), errLines.String()
-	}
-	const key, root = "gc/s3://b/a", "s3://bucket/fleet"
-	for _, args := range [][]string{
-		{"leases", "acquire", key, "--node", "laptop", "--ttl", "1h", "--root", root}, {"rebalance-plan", "--root", root, "--out", file},
-	} {
-		if code, _, errs := run(t.Context(), args...); code != exitDone {
-			t.Fatalf("%v: exit code %d, %s", args, code, errs)
+		file := filepath.Join(t.TempDir(), "plan.json")
+		run := func(ctx context.Context, args ...string) (code int, out, errs string) {
+			a := newTestApp("")
+			var outLines, errLines lines
+			a.out, a.err, a.leaseClock = &outLines, &errLines, clock
+			a.openStore = func(context.Context, string, objstore.Env) (objstore.Store, error) { return store, nil }
+			code = a.run(ctx, args)
+			return code, outLines.String(), errLines.String()
 		}
-	}
-	ctx, interrupt := context.WithCancel(t.Context())
-	defer interrupt()
-	go func() {
-		for ctx.Err() == nil { // until its holder is asked
-			for e, err := range objstore.Entries(ctx, store, "leases/") {
-				if err != nil {
-					return
+		const key, root = "gc/s3://b/a", "s3://bucket/fleet"
+		for _, args := range [][]string{
+			{"leases", "acquire", key, "--node", "laptop", "--ttl", "1h", "--root", root}, {"rebalance-plan", "--root", root, "--out", file},
+		} {
+			if code, _, errs := run(t.Context(), args...); code != exitDone {
+				t.Fatalf("%v: exit code %d, %s", args, code, errs)
+			}
+		}
+		ctx, interrupt := context.WithCancel(t.Context())
+		defer interrupt()
+		go func() {
+			for ctx.Err() == nil { // until its holder is asked
+				for e, err := range objstore.Entries(ctx, store, "leases/") {
+					if err != nil {
+						return
+					}
+					if object, err := store.Get(ctx, e.Name); err == nil && strings.Contains(string(object.Body), `"revoke"`) {
+						interrupt()
+					}
 				}
-				if object, err := store.Get(ctx, e.Name); err == nil && strings.Contains(string(object.Body), `"revoke"`) {
-					interrupt()
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
 				}
 			}
-			time.Sleep(5 * time.Millisecond)
+		}()
+		code, out, errs := run(ctx, "rebalance-apply", file, "--start-timeout", "1h", "--yes")
+		if code != exitInterrupted || !strings.Contains(errs, "interrupted: 0 of 1 key handed over; go on with shardctl rebalance-apply "+file) ||
+			strings.Join(strings.Fields(out), " ") != "KEY FROM TO EPOCH RESULT "+key+" laptop 1-node-tail 1 asked" {
+			t.Errorf("exit code %d, %q, %q", code, out, errs)
 		}
-	}()
-	code, out, errs := run(ctx, "rebalance-apply", file, "--start-timeout", "1h", "--yes")
-	if code != exitInterrupted || !strings.Contains(errs, "interrupted: 0 of 1 key handed over; go on with shardctl rebalance-apply "+file) ||
-		strings.Join(strings.Fields(out), " ") != "KEY FROM TO EPOCH RESULT "+key+" laptop 1-node-tail 1 asked" {
-		t.Errorf("exit code %d, %q, %q", code, out, errs)
-	}
-	if code, out, _ := run(t.Context(), "rebalance-apply", file, "--dry-run", "-o", "csv"); code != exitDone || !strings.Contains(out, ",asked") {
-		t.Errorf("exit code %d, %q", code, out)
-	}
+		if code, out, _ := run(t.Context(), "rebalance-apply", file, "--dry-run", "-o", "csv"); code != exitDone || !strings.Contains(out, ",asked") {
+			t.Errorf("exit code %d, %q", code, out)
+		}
+	})
 }
 
 // closedTo is a store of which one may not see what is under a prefix.

@@ -403,16 +403,16 @@ func TestReadViewErrors(t *testing.T) {
 	if _, err := ReadView(t.Context(), nil, "host:7420"); err == nil {
 		t.Error("no error for what is no URL")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-	defer cancel()
-	hang := make(chan struct{})
-	silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang }))
-	defer silent.Close()
-	defer close(hang)
-	var peer *PeerError
-	if _, err := ReadView(ctx, nil, silent.URL); !errors.As(err, &peer) || peer.Status != 0 || !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a silent server: %v", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		net := newWired()
+		net.set("http://silent", nil)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var peer *PeerError
+		if _, err := ReadView(ctx, &http.Client{Transport: net}, "http://silent"); !errors.As(err, &peer) || peer.Status != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a silent server: %v", err)
+		}
+	})
 }
 
 // H16: with a shared key nobody is believed without it, and a view is read all
