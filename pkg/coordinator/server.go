@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/membership"
 )
 
 // ServerOptions say what a node answers over HTTP.
@@ -32,8 +33,8 @@ type ServerOptions struct {
 //	/readyz              200 when it has a configuration and has shown itself, else 503
 //	/metrics             for Prometheus
 //	/v1/status           what it runs, as JSON
-//	/v1/resolve?key=K    who serves a key, as JSON
-//	/v1/cluster/gossip   the gossip of COMPATIBILITY M9, 404 where there is none
+//	/v1/resolve?key=K    who serves a key, as JSON; 404 where there are no keys
+//	/v1/cluster/gossip   the gossip of COMPATIBILITY M9; 404 where there is none
 func NewServer(o ServerOptions) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
@@ -55,13 +56,22 @@ func NewServer(o ServerOptions) http.Handler {
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		answerJSON(w, http.StatusOK, newStatusDocument(o))
 	})
+	resolve := absent("this node takes no requests for keys; start it with --upstream")
 	if o.Resolve != nil {
-		mux.Handle("GET /v1/resolve", ResolveHandler(o.Resolve))
+		resolve = ResolveHandler(o.Resolve)
 	}
-	if o.Gossip != nil {
-		mux.Handle("/v1/cluster/gossip", o.Gossip)
+	gossip := o.Gossip
+	if gossip == nil {
+		gossip = absent("this node does not gossip; start it with --gossip-seed")
 	}
+	mux.Handle("GET /v1/resolve", resolve)
+	mux.Handle(membership.GossipPath, gossip)
 	return mux
+}
+
+// absent answers where there is nothing, and why.
+func absent(why string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusNotFound, why) })
 }
 
 // ResolvePath is where a node that takes requests for keys says who serves one,
