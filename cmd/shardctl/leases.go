@@ -44,9 +44,14 @@ func (f *leaseFlags) bindReading(cmd *cobra.Command) {
 }
 
 func (f *leaseFlags) bindLeases(cmd *cobra.Command) {
+	cmd.Flags().Lookup("root").Usage = "URL of the fleet root whose leases/ it is, such as s3://bucket/fleet"
+	bindLeasesURL(cmd, &f.leases)
+}
+
+// bindLeasesURL says where leases are that are not in the root.
+func bindLeasesURL(cmd *cobra.Command, url *string) {
 	flags := cmd.Flags()
-	flags.Lookup("root").Usage = "URL of the fleet root whose leases/ it is, such as s3://bucket/fleet"
-	flags.StringVar(&f.leases, "leases", "", "where the leases are, if not in the root: etcd://host:port/prefix, dynamodb://table?region=R, or another root")
+	flags.StringVar(url, "leases", "", "where the leases are, if not in the root: etcd://host:port/prefix, dynamodb://table?region=R, or another root")
 	fromEnvironment(flags, "leases", placeFlags...)
 	completeWith(cmd, "leases")
 }

@@ -13,11 +13,13 @@ import (
 	"github.com/shardctl/shardctl/internal/render"
 	"github.com/shardctl/shardctl/pkg/fleet"
 	"github.com/shardctl/shardctl/pkg/inspect"
+	"github.com/shardctl/shardctl/pkg/leases"
 	"github.com/shardctl/shardctl/pkg/membership"
 )
 
 type waitOptions struct {
 	root     rootFlags
+	leases   string
 	wants    []string
 	service  string
 	most     time.Duration
@@ -47,16 +49,21 @@ With several --for all must be so at one look. The exit code is 1 when --wait-ti
 ends before, and 5 when the store cannot be reached at the first look or at the last
 one; looks in between that fail are made again. --timeout bounds each look.
 
+With --leases it is those that are looked at, not those of the root. Where their
+store does not date them, as DynamoDB, one whose holder is dead counts as held until
+it is taken or released.
+
 With --gossip the view of a node is looked at: live is who was seen to change, and gone
 who has left, is not listed, or has not changed for --failure-timeout. It tells nothing
 else.`,
 		Example: `  shardctl wait --for live=3-node --root s3://bucket/fleet --wait-timeout 2m
   shardctl wait --for drained=3-node --for balanced --root s3://bucket/fleet
   shardctl wait --for owner=s3://acme-prod/tenants/0042:2-node --service gc --root s3://bucket/fleet
+  shardctl wait --for owner=acct:42:2-node --root s3://bucket/fleet --leases etcd://etcd:2379/fleet
   shardctl wait --for gone=node-b --gossip http://10.0.0.1:7420`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.root.checkGossip(cmd, "service"); err != nil {
+			if err := o.root.checkGossip(cmd, "service", "leases"); err != nil {
 				return err
 			}
 			return a.runWait(cmd.Context(), o)
@@ -64,6 +71,7 @@ else.`,
 	}
 	o.root.bindLive(cmd)
 	o.root.bindGossipURL(cmd)
+	bindLeasesURL(cmd, &o.leases)
 	flags := cmd.Flags()
 	flags.DurationVar(&o.timeout, "failure-timeout", membership.DefaultTimeout, "with --gossip: after how long without change a member is dead")
 	completeWith(cmd, "failure-timeout")
@@ -137,6 +145,10 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 		conditions = append(conditions, c)
 		parts = parts.And(c.Parts())
 	}
+	elsewhere, err := a.leasesElsewhere(ctx, o, &parts)
+	if err != nil {
+		return err
+	}
 	start := a.now()
 	gossip := a.newGossipWatch(&o.root, o.timeout)
 	said := ""
@@ -146,7 +158,7 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 		if o.root.gossip != "" {
 			result, err = a.lookInGossip(ctx, gossip, conditions)
 		} else {
-			result, err = a.lookFor(ctx, o, conditions, parts)
+			result, err = a.lookFor(ctx, o, conditions, parts, elsewhere)
 		}
 		waited := a.now().Sub(start)
 		over := o.most > 0 && waited >= o.most
@@ -182,15 +194,31 @@ func (a *app) runWait(ctx context.Context, o *waitOptions) error {
 // worthAnotherLook tells failures that may pass from those that will not.
 func worthAnotherLook(err error) bool {
 	var exit *exitError
-	return errors.As(err, &exit) && exit.code == exitUnreachable || errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
+	return errors.As(err, &exit) && exit.code == exitUnreachable || errors.Is(err, objstore.ErrUnreachable) || errors.Is(err, leases.ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// lookFor looks once.
-func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.Condition, parts inspect.Parts) (*waitResult, error) {
+// leasesElsewhere opens the leases that are not in the root, and takes those of the
+// root out of what is read. It is nil where there are none, or no condition is about
+// leases.
+func (a *app) leasesElsewhere(ctx context.Context, o *waitOptions, parts *inspect.Parts) (*leases.View, error) {
+	if o.leases == "" || !parts.Leases {
+		return nil, nil
+	}
+	p, err := a.openLeases(ctx, &leaseFlags{rootFlags: o.root, leases: o.leases})
+	if err != nil {
+		return nil, err
+	}
+	parts.Leases = false
+	return p.view(), nil
+}
+
+// lookFor looks once. Leases that are not in the root are elsewhere; nil for none.
+func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.Condition, parts inspect.Parts, elsewhere *leases.View) (*waitResult, error) {
 	found, err := a.readFleet(ctx, &o.root, parts)
 	if err != nil {
 		return nil, err
 	}
+	found.Leases = elsewhere
 	result := &waitResult{SchemaVersion: 1, Root: found.Snapshot.Root, Met: true, Conditions: []waitCondition{}}
 	for _, c := range conditions {
 		why, err := c.Check(ctx, found)

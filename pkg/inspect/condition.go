@@ -192,14 +192,7 @@ func (f *Fleet) notOwned(ctx context.Context, key string, service fleet.Service,
 		}
 	}
 	placedOnly := lease != key // a database need not have a lease
-	holder := ""
-	complete, err := f.eachLease(ctx, func(i *leases.Item, _ LeaseFacts) {
-		if i.Err == nil && i.Record.Key == lease {
-			if state := LeaseState(i); state == "held" || state == "revoking" {
-				holder = i.Record.Node
-			}
-		}
-	})
+	holder, complete, err := f.holder(ctx, lease)
 	switch {
 	case err != nil:
 		return "", err
@@ -211,6 +204,30 @@ func (f *Fleet) notOwned(ctx context.Context, key string, service fleet.Service,
 		return "nobody holds it", nil
 	}
 	return fmt.Sprintf("%s holds it", holder), nil
+}
+
+// holder is the node that holds a key, "" for none; complete is false where the
+// leases were not read.
+func (f *Fleet) holder(ctx context.Context, key string) (node string, complete bool, err error) {
+	look := func(i *leases.Item) {
+		if i.Err == nil && i.Record.Key == key {
+			if state := LeaseState(i); state == "held" || state == "revoking" {
+				node = i.Record.Node
+			}
+		}
+	}
+	if f.Leases == nil {
+		complete, err = f.eachLease(ctx, func(i *leases.Item, _ LeaseFacts) { look(i) })
+		return node, complete, err
+	}
+	switch i, err := f.Leases.Current(ctx, key); {
+	case errors.Is(err, leases.ErrNotFound):
+	case err != nil:
+		return "", false, err
+	default:
+		look(i)
+	}
+	return node, true, nil
 }
 
 // placed are the nodes of a database's assignment.

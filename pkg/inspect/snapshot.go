@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardctl/shardctl/internal/objstore"
 	"github.com/shardctl/shardctl/pkg/fleet"
+	"github.com/shardctl/shardctl/pkg/leases"
 )
 
 // SnapshotVersion is the schema version of snapshot files.
@@ -397,6 +398,9 @@ type Fleet struct {
 	// the store told its time.
 	Skew      time.Duration
 	SkewKnown bool
+	// Leases has the fleet's leases where they are not in its root; nil where the
+	// snapshot has them.
+	Leases *leases.View
 
 	assigner func() (*fleet.Assigner, error)
 }

@@ -170,17 +170,21 @@ type LeaseSummary struct {
 	Misplaced int  `json:"misplaced" jsonschema:"held by another node than the placement names"`
 }
 
-// eachLease calls visit for each lease in the snapshot, with what the fleet says of
-// it; complete is false, and nothing visited, where they were not read.
+// eachLease calls visit for each lease of the fleet, with what that says of it;
+// complete is false, and nothing visited, where the snapshot has not all of them.
 func (f *Fleet) eachLease(ctx context.Context, visit func(*leases.Item, LeaseFacts)) (complete bool, err error) {
-	if _, complete = f.Snapshot.LeasesRead(); !complete {
-		return false, nil
+	view := f.Leases
+	if view == nil {
+		if _, complete = f.Snapshot.LeasesRead(); !complete {
+			return false, nil
+		}
+		view = leases.NewView(f.Snapshot.LeaseReader(), nil)
 	}
 	judge, err := NewLeaseJudge(f)
 	if err != nil {
 		return false, err
 	}
-	for i, err := range leases.NewView(f.Snapshot.LeaseReader(), nil).List(ctx, "") {
+	for i, err := range view.List(ctx, "") {
 		if err != nil {
 			return false, err
 		}
