@@ -43,7 +43,9 @@ func newWaitCmd(a *app) *cobra.Command {
                   node, and no other node holds by a lease
   balanced        every assignment has its nodes, each node says that it works on
                   what is assigned to it and on nothing else, and no lease is held
-                  elsewhere than placement says
+                  elsewhere than placement says. Services that no heartbeat offers,
+                  not even that of a dead node, are named and not counted, unless a
+                  node is drained, which does not tell what it offered
 
 With several --for all must be so at one look. The exit code is 1 when --wait-timeout
 ends before, and 5 when the store cannot be reached at the first look or at the last
@@ -116,6 +118,8 @@ type waitCondition struct {
 	For string `json:"for"`
 	Met bool   `json:"met"`
 	Why string `json:"why,omitempty" jsonschema:"what it is instead, where it is not met"`
+	// NotCounted is told of balanced.
+	NotCounted []string `json:"not_counted,omitempty" jsonschema:"services that databases want and no node offers, which balanced leaves out"`
 }
 
 func (a *app) runWait(ctx context.Context, o *waitOptions) error {
@@ -225,7 +229,15 @@ func (a *app) lookFor(ctx context.Context, o *waitOptions, conditions []inspect.
 		if err != nil {
 			return nil, err
 		}
-		result.Conditions = append(result.Conditions, waitCondition{c.String(), why == "", why})
+		uncounted, err := c.Uncounted(found)
+		if err != nil {
+			return nil, err
+		}
+		condition := waitCondition{For: c.String(), Met: why == "", Why: why}
+		for _, s := range uncounted {
+			condition.NotCounted = append(condition.NotCounted, s.String())
+		}
+		result.Conditions = append(result.Conditions, condition)
 		result.Met = result.Met && why == ""
 	}
 	return result, nil
@@ -240,7 +252,7 @@ func (a *app) lookInGossip(ctx context.Context, w *gossipWatch, conditions []ins
 	result := &waitResult{SchemaVersion: 1, Gossip: found.URL, Met: true, Conditions: []waitCondition{}}
 	for _, c := range conditions {
 		why := c.CheckGossip(found)
-		result.Conditions = append(result.Conditions, waitCondition{c.String(), why == "", why})
+		result.Conditions = append(result.Conditions, waitCondition{For: c.String(), Met: why == "", Why: why})
 		result.Met = result.Met && why == ""
 	}
 	return result, nil
@@ -256,7 +268,11 @@ func (a *app) endWait(result *waitResult, most time.Duration) error {
 		} else {
 			names = append(names, c.For)
 		}
-		t.Rows = append(t.Rows, []render.Cell{render.Text(c.For), met, textOr(c.Why)})
+		why := c.Why
+		if c.Met && len(c.NotCounted) > 0 {
+			why = "not counted, as no node offers it: " + strings.Join(c.NotCounted, ", ")
+		}
+		t.Rows = append(t.Rows, []render.Cell{render.Text(c.For), met, textOr(why)})
 	}
 	err := a.printer().Print(render.Document{Value: result, Rows: t, Names: names, Text: func(p *render.Printer) error { return p.Table(t) }})
 	if err != nil || result.Met {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -17,6 +18,8 @@ type Condition struct {
 	// check says why it is not so yet; "" where it is.
 	check func(ctx context.Context, f *Fleet) (string, error)
 	parts Parts
+	// uncounted are services that check leaves out; nil where it leaves out none.
+	uncounted func(f *Fleet) ([]fleet.Service, error)
 	// checkGossip is check for a gossiping fleet; nil where that cannot tell.
 	checkGossip func(*Gossip) string
 }
@@ -34,7 +37,7 @@ const ConditionForms = "live=NODE, gone=NODE, drained=NODE, owner=KEY:NODE, bala
 //	                database, which stands for its assignment of the service
 //	balanced        every assignment has its nodes, each node says that it works
 //	                on what is assigned to it and on nothing else, and no lease is
-//	                held elsewhere than placement says
+//	                held elsewhere than placement says; see [Condition.Uncounted]
 //
 // In a gossiping fleet a node is live that was seen to change, and gone one that
 // has left, is not listed, or has not changed for the failure timeout; it does not
@@ -71,6 +74,7 @@ func ParseCondition(text string, service fleet.Service) (Condition, error) {
 	case text == "balanced":
 		c.parts.Bodies, c.parts.Leases, c.parts.Drains = true, true, true
 		c.check = func(ctx context.Context, f *Fleet) (string, error) { return f.notBalanced(ctx) }
+		c.uncounted = (*Fleet).uncounted
 	default:
 		return c, fmt.Errorf("condition %q is none of %s", text, ConditionForms)
 	}
@@ -85,6 +89,16 @@ func (c Condition) Parts() Parts { return c.parts }
 
 // Check says why the fleet is not as the condition wants it; "" where it is.
 func (c Condition) Check(ctx context.Context, f *Fleet) (string, error) { return c.check(ctx, f) }
+
+// Uncounted are the services that the fleet's databases want and that the condition
+// does not count, since they are nobody's: no heartbeat offers them, not even that
+// of a dead node, and no node is drained, which does not tell what it offered.
+func (c Condition) Uncounted(f *Fleet) ([]fleet.Service, error) {
+	if c.uncounted == nil {
+		return nil, nil
+	}
+	return c.uncounted(f)
+}
 
 // InGossip tells whether a gossiping fleet shows it.
 func (c Condition) InGossip() bool { return c.checkGossip != nil }
@@ -247,6 +261,14 @@ func (f *Fleet) placed(d fleet.Database, service fleet.Service) (nodes []string,
 	return nil, fmt.Sprintf("its database does not have %s", service), nil
 }
 
+func serviceNames(services []fleet.Service) string {
+	var names []string
+	for _, s := range services {
+		names = append(names, s.String())
+	}
+	return strings.Join(names, ", ")
+}
+
 func nodesOrNone(nodes []string) string {
 	if len(nodes) == 0 {
 		return "no node"
@@ -254,8 +276,39 @@ func nodesOrNone(nodes []string) string {
 	return strings.Join(nodes, ", ")
 }
 
+// uncounted are the services of [Condition.Uncounted] for balanced.
+func (f *Fleet) uncounted() ([]fleet.Service, error) {
+	assigner, err := f.Assigner()
+	if err != nil {
+		return nil, err
+	}
+	for id := range f.Drains {
+		if f.node(id) != nil {
+			return nil, nil
+		}
+	}
+	nobodys := map[fleet.Service]bool{}
+	assigner.AssignAll(f.State, f.State.Databases, func(i int, _ *fleet.Settings, assignments []fleet.Assignment) {
+		for _, as := range assignments {
+			if len(as.Nodes) == 0 && !f.State.Databases[i].Disabled {
+				nobodys[as.Service] = true
+			}
+		}
+	})
+	for _, n := range f.Nodes {
+		for _, service := range n.Services {
+			delete(nobodys, service)
+		}
+	}
+	return slices.Sorted(maps.Keys(nobodys)), nil
+}
+
 func (f *Fleet) notBalanced(ctx context.Context) (string, error) {
 	assigner, err := f.Assigner()
+	if err != nil {
+		return "", err
+	}
+	uncounted, err := f.uncounted()
 	if err != nil {
 		return "", err
 	}
@@ -265,13 +318,17 @@ func (f *Fleet) notBalanced(ctx context.Context) (string, error) {
 	}
 	want := map[share]uint64{}
 	why := ""
+	some, none := false, false // is counted
 	assigner.AssignAll(f.State, f.State.Databases, func(i int, _ *fleet.Settings, assignments []fleet.Assignment) {
 		d := f.State.Databases[i]
 		if d.Disabled {
 			return
 		}
 		for _, as := range assignments {
-			if len(as.Nodes) == 0 && why == "" {
+			counts := !slices.Contains(uncounted, as.Service)
+			some = some || counts
+			none = none || !counts
+			if len(as.Nodes) == 0 && counts && why == "" {
 				why = fmt.Sprintf("no live node runs %s of %s", as.Service, d.URL)
 			}
 			for _, node := range as.Nodes {
@@ -279,8 +336,11 @@ func (f *Fleet) notBalanced(ctx context.Context) (string, error) {
 			}
 		}
 	})
-	if why != "" {
+	switch {
+	case why != "":
 		return why, nil
+	case none && !some: // as where the fleet has no nodes yet
+		return "no node offers what its databases want: " + serviceNames(uncounted), nil
 	}
 	bodies, _ := fleet.ReadHeartbeats(ctx, f.Snapshot, f.Nodes, 1)
 	for _, n := range f.Nodes {

@@ -2,6 +2,7 @@ package inspect
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,51 @@ func TestConditions(t *testing.T) {
 	check("owner=gc/s3://b/a:2-node", "")
 	check("owner=acct:43:1-node", "nobody holds it")
 	check("balanced", "2-node holds gc/s3://b/a, and placement names 1-node")
+
+	// What nobody has ever offered is left out, but never all.
+	for _, gone := range []string{"drain/2-node.json", "leases/gc%2Fs3%3A%2F%2Fb%2Fa.json"} {
+		if err := store.Delete(t.Context(), gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	uncounted := func(want ...fleet.Service) {
+		t.Helper()
+		c, err := ParseCondition("balanced", fleet.GC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := Read(t.Context(), store, "mem:///fleet", c.Parts(), func() time.Time { return now })
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := NewFleet(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := c.Uncounted(f); err != nil || !slices.Equal(got, want) {
+			t.Errorf("not counted: %v, %v; want %v", got, err, want)
+		}
+	}
+	uncounted()
+	put(map[string]string{"dbs/s3%3A%2F%2Fb%2Fy.toml": "services = [\"compactor-coordinator\", \"compaction-workers\"]"})
+	check("balanced", "")
+	uncounted(fleet.CompactorCoordinator, fleet.CompactionWorkers)
+	put(map[string]string{"drain/2-node.json": "{}"})
+	check("balanced", "no live node runs compactor-coordinator of s3://b/y")
+	uncounted()
+	put(map[string]string{"nodes/late.w.json": beat("late", "0")})
+	if err := store.Delete(t.Context(), "drain/2-node.json"); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour) // all are dead
+	check("balanced", "no live node runs gc of s3://b/a")
+	uncounted(fleet.CompactorCoordinator)
+	for _, gone := range []string{"nodes/1-node.g.json", "nodes/dead.g.json", "nodes/late.w.json", "nodes/2-node..json"} {
+		if err := store.Delete(t.Context(), gone); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("balanced", "no node offers what its databases want: gc, compactor-coordinator, compaction-workers")
 
 	for _, wrong := range []string{"", "live", "live=", "alive=x", "owner=x", "owner=:x", "owner=x:", "balanced=x"} {
 		if _, err := ParseCondition(wrong, fleet.GC); err == nil || !strings.Contains(err.Error(), "condition") {
