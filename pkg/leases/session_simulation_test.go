@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 )
 
@@ -42,15 +41,18 @@ func (t simTable) DeleteSession(_ context.Context, instance, version string) err
 	s := t.a.s
 	return t.a.request("delete session "+instance, func() reply {
 		row, ok := s.spans[instance]
-		switch {
-		case !ok:
-			return reply{}
-		case row.version != version:
-			return reply{err: ErrConflict}
+		var r reply
+		if ok && row.version != version {
+			r.err = ErrConflict
 		}
-		delete(s.spans, instance)
-		s.history.sessionDeleted(t.a, instance)
-		return reply{}
+		if s.real != nil {
+			r = s.real.remove(instance, version, r)
+		}
+		if ok && r.err == nil {
+			delete(s.spans, instance)
+			s.history.sessionDeleted(t.a, instance)
+		}
+		return r
 	}).err
 }
 
@@ -60,7 +62,7 @@ type simSessions struct{ simTable }
 func (t simSessions) Get(_ context.Context, instance string) (Row, error) {
 	a := t.a
 	sent := a.s.history.moment()
-	r := a.request("get session "+instance, func() reply { return a.s.get(a.s.spans, instance) })
+	r := a.request("get session "+instance, func() reply { return a.s.get(ofSessions, instance) })
 	switch {
 	case r.err == nil:
 		session, err := DecodeSession(r.row.Body)
@@ -92,14 +94,14 @@ func (t simSessions) Write(_ context.Context, w Write) (string, error) {
 }
 
 func (s *sim) writeSession(a *actor, w Write, session Session) reply {
-	if s.spans[w.Key].version != w.Version {
-		return reply{err: ErrConflict}
+	r := s.decide(ofSessions, w)
+	if r.err != nil {
+		return r
 	}
-	s.version++
-	row := simRow{body: w.Body, version: strconv.Itoa(s.version), dated: s.clock(s.now)}
+	row := simRow{body: w.Body, version: r.version, dated: s.clock(s.now)}
 	s.history.sessionApplied(a, session, row.dated)
 	s.spans[w.Key] = row
-	return reply{version: row.version}
+	return r
 }
 
 func describeSession(x *Session) string {
@@ -143,6 +145,9 @@ func (s *sim) vandalize() {
 	}
 	instance := there[s.rng.IntN(len(there))]
 	s.logf("session %s is removed by hand", instance)
+	if s.real != nil {
+		s.real.remove(instance, s.spans[instance].version, reply{})
+	}
 	delete(s.spans, instance)
 	s.history.sessionDeleted(nil, instance)
 }

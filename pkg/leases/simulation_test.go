@@ -31,6 +31,7 @@ type world struct {
 
 	rules  rules
 	damage damage // nil for a store that does its part
+	real   real   // nil for the simulated store alone
 
 	readsFirst bool // new owners break L11
 
@@ -416,7 +417,7 @@ func (c simClock) Sleep(_ context.Context, d time.Duration) error {
 type simTable struct{ a *actor }
 
 func (t simTable) Get(_ context.Context, key string) (Row, error) {
-	r := t.a.request("get "+key, func() reply { return t.a.s.get(t.a.s.rows, key) })
+	r := t.a.request("get "+key, func() reply { return t.a.s.get(ofKeys, key) })
 	if errors.Is(r.err, ErrUnknown) || errors.Is(r.err, ErrConflict) {
 		r.err = errRefused // a read has no outcome
 	}
@@ -447,11 +448,15 @@ func (t simTable) Write(_ context.Context, w Write) (string, error) {
 
 func (t simTable) Append(_ context.Context, n Note) error {
 	return t.a.request("append", func() reply {
+		var r reply
 		if t.a.s.notes[n.Name] {
-			return reply{err: ErrConflict}
+			r.err = ErrConflict
 		}
 		t.a.s.notes[n.Name] = true
-		return reply{}
+		if t.a.s.real != nil {
+			return t.a.s.real.add(n, r)
+		}
+		return r
 	}).err
 }
 
@@ -482,12 +487,15 @@ func (s *sim) clock(at time.Duration) time.Time {
 	return t
 }
 
-func (s *sim) get(rows map[string]simRow, key string) reply {
-	row, ok := rows[key]
-	if !ok {
-		return reply{err: ErrNotFound}
+func (s *sim) get(of space, key string) reply {
+	r := reply{err: ErrNotFound}
+	if row, ok := s.rowsOf(of)[key]; ok {
+		r = reply{row: Row{Key: key, Name: key, Body: row.body, Version: row.version, Dated: row.dated, Now: s.clock(s.now)}}
 	}
-	return reply{row: Row{Key: key, Name: key, Body: row.body, Version: row.version, Dated: row.dated, Now: s.clock(s.now)}}
+	if s.real != nil {
+		return s.real.get(of, key, r)
+	}
+	return r
 }
 
 func (s *sim) write(a *actor, w Write, how *Force) reply {
@@ -495,22 +503,35 @@ func (s *sim) write(a *actor, w Write, how *Force) reply {
 	if s.damage != nil {
 		remove = s.damage(s, &w)
 	}
-	if s.rows[w.Key].version != w.Version {
-		return reply{err: ErrConflict}
+	r := s.decide(ofKeys, w)
+	if r.err != nil {
+		return r
 	}
-	s.version++
-	version := strconv.Itoa(s.version)
 	record, err := Decode(w.Body)
 	if err != nil {
 		panic(err)
 	}
-	s.history.applied(a, record, version, how)
+	s.history.applied(a, record, r.version, how)
 	if remove {
 		delete(s.rows, w.Key)
 	} else {
-		s.rows[w.Key] = simRow{body: w.Body, version: version, dated: s.clock(s.now)}
+		s.rows[w.Key] = simRow{body: w.Body, version: r.version, dated: s.clock(s.now)}
 	}
-	return reply{version: version}
+	return r
+}
+
+// decide says whether the condition of a write holds, and which version it makes.
+func (s *sim) decide(of space, w Write) (r reply) {
+	if s.rowsOf(of)[w.Key].version != w.Version {
+		r.err = ErrConflict
+	} else {
+		s.version++
+		r.version = strconv.Itoa(s.version)
+	}
+	if s.real != nil {
+		return s.real.write(of, w, r)
+	}
+	return r
 }
 
 func describe(r *Record) string {
