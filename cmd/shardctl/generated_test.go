@@ -343,6 +343,7 @@ func exampleRoot(t testing.TB) string {
 		"dbs/s3%3A%2F%2Fb%2Ftwo.toml":   "services = [\"gc\"]\n",
 		"dbs/s3%3A%2F%2Fb%2Fthree.toml": "services = [\n",
 		"leases/of-session.json":        `{"version":1,"key":"of-session","state":"held","node":"n5","instance":"5e55","epoch":2,"ttl_ms":0,"nonce":"x","kept":true,"session":true,"acquired":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`,
+		"sessions/1ef7.json":            `{"version":1,"instance":"1ef7","node":"n6","ttl_ms":1000,"nonce":"x","state":"open","dated":"2026-10-01T00:00:00Z","marks":[],"started":"2026-10-01T00:00:00Z","renewed":"2026-10-01T00:00:00Z"}`,
 		"sessions/5e55.json":            `{"version":1,"instance":"5e55","node":"n5","ttl_ms":86400000,"nonce":"x","state":"open","marks":[{"key":"of-session","epoch":2,"op":"o"}],"started":"2026-12-01T00:00:00Z","renewed":"2026-12-01T00:00:00Z"}`,
 		"sessions/01d.json":             `{"version":1,"instance":"01d","node":"n4","ttl_ms":1000,"nonce":"x","state":"closed","why":"stop","dated":"2025-01-01T00:00:00Z","marks":[],"started":"2025-01-01T00:00:00Z","renewed":"2025-01-01T00:00:00Z"}`,
 		"sessions/bad.json":             "{",

@@ -165,6 +165,25 @@ func testSessionsOn(t *testing.T, kind testservers.Kind, environ map[string]stri
 		strings.Contains(got.err, "kept 1 closed session: ") != (kind == testservers.Dynalite) {
 		t.Errorf("sessions prune: %s%s", got.stdout, got.err)
 	}
+
+	// What its process has left open is closed, where need be after a watch.
+	at := time.Now().UTC().Add(-48 * time.Hour)
+	left := leases.Session{
+		Version: leases.RecordVersion, Instance: "left", Node: "n8", TTLms: 1000, Nonce: "x", State: leases.SessionOpen, Dated: &at, Started: at, Renewed: at,
+	}
+	if _, err := table.(leases.SessionTable).SessionTable().Write(t.Context(), leases.Write{Key: left.Instance, Body: left.Encode()}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	if got := run(0, "prune", "--yes", "--timeout", "800ms"); !regexp.MustCompile(`(?m)^left +close +closed +lapsed +n8 `).MatchString(got.stdout) {
+		t.Errorf("sessions prune: %s%s", got.stdout, got.err)
+	}
+	if took := time.Since(start); kind == testservers.Dynalite && took < 1050*time.Millisecond {
+		t.Errorf("on a store that does not date, it was watched for %v", took)
+	}
+	if got := run(0, "prune", "--dry-run"); strings.Contains(got.stdout, "left") {
+		t.Errorf("sessions prune: %s%s", got.stdout, got.err)
+	}
 }
 
 // Where nobody listens, or nobody answers, the exit code says so.

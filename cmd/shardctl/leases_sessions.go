@@ -64,7 +64,7 @@ type sessionResult struct {
 	LockDelayMS int64     `json:"lock_delay_ms,omitempty" jsonschema:"of a killed one: nobody takes its keys within"`
 	Marks       int       `json:"marks" jsonschema:"how many keys it is asked to give up"`
 	Live        *bool     `json:"live,omitempty" jsonschema:"its node has a live heartbeat; absent where nobody can tell"`
-	Prunable    bool      `json:"prunable,omitempty" jsonschema:"it was closed for long enough to be removed"`
+	Prunable    bool      `json:"prunable,omitempty" jsonschema:"it was closed for long enough to be removed, or left open for long enough to be closed"`
 	Object      string    `json:"object,omitempty" jsonschema:"as the store names the record"`
 	Corrupt     string    `json:"corrupt,omitempty" jsonschema:"why it cannot be read"`
 }
@@ -94,7 +94,7 @@ func (p *leasePlace) sessionResult(v *leases.View, s *leases.SessionItem) sessio
 	if facts := p.judge.JudgeSession(s); facts.LiveKnown {
 		r.Live = &facts.Live
 	}
-	r.Prunable = v.Expired(s)
+	r.Prunable = v.Expired(s) || v.Forsaken(s)
 	return r
 }
 

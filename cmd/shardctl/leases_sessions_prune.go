@@ -22,13 +22,16 @@ func newSessionsPruneCmd(a *app) *cobra.Command {
 	o := &sessionsPruneOptions{}
 	cmd := &cobra.Command{
 		Use:   "prune",
-		Short: "Remove sessions that were closed for more than a day",
+		Short: "Remove sessions that were closed for more than a day, and close those that were left open",
 		Long: `Remove sessions that were closed for a day more than their lock delay. Nothing needs
 them any more: a key that still names one can be had as before. An open session is
-never removed, however long it is silent.
+never removed, however long it is silent; one that has lapsed, and a day more, is closed,
+as by whoever takes a key of it, and removed by another prune a day later. That is
+recorded, before and after, and a session that is renewed meanwhile stays as it is.
 
-How long a session was closed is by the store's dates. DynamoDB does not date its items,
-so nothing is removed there.`,
+How long a session is closed or silent is by the store's dates. DynamoDB does not date its
+items, so nothing is removed there; what looks silent by the clock of its process is
+watched for 1.05 times its TTL before it is closed.`,
 		Example: "  shardctl leases sessions prune --root s3://bucket/fleet --dry-run\n  shardctl leases sessions prune --root s3://bucket/fleet --yes",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return a.runSessionsPrune(cmd.Context(), o) },
@@ -49,7 +52,8 @@ type sessionsPruned struct {
 
 type sessionPruned struct {
 	sessionResult
-	Result string     `json:"result" jsonschema:"removed, planned or failed"`
+	Action string     `json:"action" jsonschema:"remove, or close: it was left open"`
+	Result string     `json:"result" jsonschema:"removed, closed, planned or failed"`
 	Error  *errorBody `json:"error,omitempty"`
 }
 
@@ -67,7 +71,7 @@ func (a *app) runSessionsPrune(ctx context.Context, o *sessionsPruneOptions) err
 			return err
 		}
 		switch {
-		case view.Expired(s):
+		case view.Expired(s), view.Forsaken(s):
 			old = append(old, s)
 		case s.Err == nil && s.Session.State == leases.SessionClosed && !s.Life.Dated:
 			result.Undated++
@@ -76,35 +80,46 @@ func (a *app) runSessionsPrune(ctx context.Context, o *sessionsPruneOptions) err
 	cancel()
 	slices.SortFunc(old, func(a, b *leases.SessionItem) int { return strings.Compare(a.Key, b.Key) })
 	for _, s := range old {
-		result.Sessions = append(result.Sessions, sessionPruned{sessionResult: p.sessionResult(view, s), Result: "planned"})
+		pruned := sessionPruned{sessionResult: p.sessionResult(view, s), Action: "remove", Result: "planned"}
+		if s.Session.State == leases.SessionOpen {
+			pruned.Action = "close"
+		}
+		result.Sessions = append(result.Sessions, pruned)
 	}
 	if result.Undated > 0 {
 		a.note("kept %s: %s does not date sessions", counted(result.Undated, "closed session"), p.where)
 	}
 	if len(old) == 0 {
-		a.note("no session in %s was closed for long enough", p.where)
+		a.note("no session in %s was closed, or has lapsed, for long enough", p.where)
 	}
 	if len(old) == 0 || o.guard.dryRun {
 		return a.printer().Print(result.document())
 	}
-	if ok, err := a.confirm(ctx, &o.guard, fmt.Sprintf("remove %s of %s?", counted(len(old), "closed session"), p.where)); !ok {
+	if ok, err := a.confirm(ctx, &o.guard, fmt.Sprintf("%s of %s?", result.question(), p.where)); !ok {
 		return orNothingChanged(err)
 	}
-	process, err := p.process(a, a.person())
+	author := a.person()
+	process, err := p.process(a, author)
 	if err != nil {
 		return err
 	}
-	removing, cancel, err := o.place.deadline(ctx)
-	if err != nil {
+	// Each request has its own time: a watch has as much as it takes.
+	errs := operate.EachLease(len(old), func(i int) error {
+		if result.Sessions[i].Action == "remove" {
+			result.Sessions[i].Result = "removed"
+			return process.DeleteSession(ctx, old[i])
+		}
+		closed, err := process.CloseForsaken(ctx, old[i].Key, author)
+		if err == nil && !closed.Missing {
+			result.Sessions[i].sessionResult = p.sessionResult(view, closed)
+		}
+		result.Sessions[i].Result = "closed"
 		return err
-	}
-	defer cancel()
-	errs := operate.EachLease(len(old), func(i int) error { return process.DeleteSession(removing, old[i]) })
+	})
 	done, first := 0, error(nil)
 	for i, err := range errs {
 		if err == nil {
 			done++
-			result.Sessions[i].Result = "removed"
 			continue
 		}
 		if first == nil {
@@ -119,8 +134,30 @@ func (a *app) runSessionsPrune(ctx context.Context, o *sessionsPruneOptions) err
 	return partly(first, done, len(old))
 }
 
+// question says what is to be done.
+func (r *sessionsPruned) question() string {
+	remove, left := 0, 0
+	for _, s := range r.Sessions {
+		if s.Action == "remove" {
+			remove++
+		} else {
+			left++
+		}
+	}
+	var parts []string
+	if remove > 0 {
+		parts = append(parts, "remove "+counted(remove, "closed session"))
+	}
+	if left > 0 {
+		parts = append(parts, "close "+counted(left, "lapsed session"))
+	}
+	return strings.Join(parts, " and ")
+}
+
 func (r *sessionsPruned) document() render.Document {
-	t := render.Table{Columns: []render.Column{{Name: "INSTANCE"}, {Name: "RESULT"}, {Name: "WHY"}, {Name: "NODE"}, {Name: "PROBLEM"}, {Name: "CLOSED-FOR", Right: true}}}
+	t := render.Table{Columns: []render.Column{
+		{Name: "INSTANCE"}, {Name: "ACTION"}, {Name: "RESULT"}, {Name: "WHY"}, {Name: "NODE"}, {Name: "PROBLEM"}, {Name: "AGE", Right: true},
+	}}
 	var names []string
 	problems := false
 	for _, s := range r.Sessions {
@@ -130,9 +167,9 @@ func (r *sessionsPruned) document() render.Document {
 		} else {
 			names = append(names, s.Instance)
 		}
-		t.Rows = append(t.Rows, []render.Cell{render.Text(s.Instance), result, textOr(s.Why), textOr(s.Node), problem, secondsCell(s.AgeSeconds, agoText)})
+		t.Rows = append(t.Rows, []render.Cell{render.Text(s.Instance), render.Text(s.Action), result, textOr(s.Why), textOr(s.Node), problem, secondsCell(s.AgeSeconds, agoText)})
 	}
-	if at := 4; !problems {
+	if at := 5; !problems {
 		t.Columns = slices.Delete(t.Columns, at, at+1)
 		for i := range t.Rows {
 			t.Rows[i] = slices.Delete(t.Rows[i], at, at+1)

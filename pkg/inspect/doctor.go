@@ -57,6 +57,7 @@ const (
 	FindEpochLost      = "lease-epoch-lost"
 	FindCorruptSession = "corrupt-session"
 	FindOldSession     = "old-session"
+	FindLeftSession    = "left-session"
 	FindOrphanedDrain  = "orphaned-drain"
 	FindDraining       = "draining"
 )

@@ -68,7 +68,7 @@ func (e *examiner) sessions(ctx context.Context) error {
 		return nil
 	}
 	view := leases.NewView(e.f.Snapshot.LeaseReader(), nil)
-	var corrupt, newer, old []string
+	var corrupt, newer, old, left []string
 	for s, err := range view.Sessions(ctx) {
 		var why *leases.CorruptError
 		switch {
@@ -80,15 +80,19 @@ func (e *examiner) sessions(ctx context.Context) error {
 			corrupt = append(corrupt, fmt.Sprintf("%s: %v", s.Name, why.Err))
 		case view.Expired(s):
 			old = append(old, fmt.Sprintf("%s: closed (%s), node %s", s.Key, s.Session.Why, s.Session.Node))
+		case view.Forsaken(s):
+			left = append(left, fmt.Sprintf("%s: open, node %s", s.Key, s.Session.Node))
 		}
 	}
-	for _, list := range [][]string{corrupt, newer, old} {
+	for _, list := range [][]string{corrupt, newer, old, left} {
 		slices.Sort(list)
 	}
 	e.about(SessionPrefix, "session", placement.Error, FindCorruptSession, "H43", corrupt, "%s cannot be read, so that nobody can have a key of it",
 		"kill each by name with --assume-ttl, as long as its TTL can be", "leases sessions list")
 	e.about(SessionPrefix, "session", placement.Warning, FindCorruptSession, "", newer, "%s of a newer version cannot be read by this program", "use a newer shardctl", "")
 	e.about(SessionPrefix, "session", placement.Info, FindOldSession, "", old, "%s closed for more than a day, which nobody needs", "",
+		"leases sessions prune")
+	e.about(SessionPrefix, "session", placement.Info, FindLeftSession, "", left, "%s lapsed for more than a day, which nobody has closed", "",
 		"leases sessions prune")
 	return nil
 }

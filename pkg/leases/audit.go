@@ -15,7 +15,7 @@ import (
 type Audit struct {
 	Version int       `json:"version"`
 	Op      string    `json:"op"`
-	Action  string    `json:"action"` // force-release, kill-session or revoke
+	Action  string    `json:"action"` // force-release, kill-session, close-session or revoke
 	Phase   string    `json:"phase"`  // intent or outcome
 	At      time.Time `json:"at"`
 	By      string    `json:"by"`
@@ -36,7 +36,7 @@ type Audit struct {
 	LockDelayMS int64  `json:"lock_delay_ms,omitempty"`
 	IfEpoch     uint64 `json:"if_epoch,omitempty"`
 	EpochFloor  uint64 `json:"epoch_floor,omitempty"`
-	// Outcome is released, killed, revoked, unchanged, failed or unknown.
+	// Outcome is released, killed, closed, revoked, unchanged, failed or unknown.
 	Outcome string  `json:"outcome,omitempty"`
 	After   *Record `json:"after,omitempty"`
 	Error   string  `json:"error,omitempty"`

@@ -225,54 +225,58 @@ func (p *Process) forceEnded(ctx context.Context, f *Forcing, refused error) err
 	return refusedFor(f.Item, refused)
 }
 
-// watchSession looks at a session until its time has certainly passed, from the
-// reply that first showed its nonce, and fences it.
+// watchSession looks at the session that holds a key until its time has certainly
+// passed, and fences it.
 func (p *Process) watchSession(ctx context.Context, f *Forcing) error {
 	first := f.Item.Session
-	alive := func(seen *SessionItem) error {
-		return &AliveError{f.Key, f.Item.Record, fmt.Sprintf("its session was renewed %v into the watch", round(seen.At-first.At))}
-	}
-	last := first
-	for {
-		watched := p.clock.Elapsed() - first.At
+	seen, err := p.fenceSilent(ctx, first, f.Watch, func(watched time.Duration) {
 		if f.how.Watching != nil {
-			f.how.Watching(f.Key, min(watched, f.Watch), f.Watch)
+			f.how.Watching(f.Key, watched, f.Watch)
 		}
-		if watched >= f.Watch {
-			break
-		}
-		if err := p.clock.Sleep(ctx, min(f.Watch-watched, f.Watch/looks)); err != nil {
-			return err
-		}
-		seen, err := p.readSession(ctx, first.Key)
-		switch {
-		case err != nil && p.clock.Elapsed()-first.At >= f.Watch:
-			return err
-		case err != nil:
-			continue // looked at again
-		case seen.Missing:
-			return nil
-		case seen.Err != nil:
-			return seen.Err
-		case seen.Session.State == SessionClosed:
-			return p.closedFor(f, seen)
-		case seen.Session.Nonce != first.Session.Nonce:
-			return alive(seen)
-		}
-		last = seen
-	}
-	fenced, err := p.fence(ctx, last)
+	})
 	switch {
 	case err != nil:
 		return err
-	case fenced.Missing:
+	case seen.Missing:
 		return nil
-	case fenced.Err != nil:
-		return fenced.Err
-	case fenced.Session.State == SessionClosed:
-		return p.closedFor(f, fenced)
+	case seen.Err != nil:
+		return seen.Err
+	case seen.Session.State == SessionClosed:
+		return p.closedFor(f, seen)
 	}
-	return alive(fenced)
+	return &AliveError{f.Key, f.Item.Record, renewedIntoWatch(seen.At - first.At)}
+}
+
+func renewedIntoWatch(d time.Duration) string {
+	return fmt.Sprintf("its session was renewed %v into the watch", round(d))
+}
+
+// fenceSilent looks at an open session until its time has certainly passed, from
+// the reply that first showed its nonce, and then fences it on the version that
+// was seen last. It returns the session as it is then; one that is open was
+// renewed.
+func (p *Process) fenceSilent(ctx context.Context, first *SessionItem, watch time.Duration, watching func(watched time.Duration)) (*SessionItem, error) {
+	last := first
+	for {
+		watched := p.clock.Elapsed() - first.At
+		watching(min(watched, watch))
+		if watched >= watch {
+			return p.fence(ctx, last)
+		}
+		if err := p.clock.Sleep(ctx, min(watch-watched, watch/looks)); err != nil {
+			return nil, err
+		}
+		seen, err := p.readSession(ctx, first.Key)
+		switch {
+		case err != nil && p.clock.Elapsed()-first.At >= watch:
+			return nil, err
+		case err != nil:
+			continue // looked at again
+		case seen.Missing, seen.Err != nil, seen.Session.State == SessionClosed, seen.Session.Nonce != first.Session.Nonce:
+			return seen, nil
+		}
+		last = seen
+	}
 }
 
 // closedFor refuses where a closed session still locks its keys.

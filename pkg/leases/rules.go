@@ -91,6 +91,9 @@ type rules interface {
 	countsFrom(sent, answered time.Duration) time.Duration
 	// rest is how long a closed session stays after its lock delay.
 	rest() time.Duration
+	// leftWatch is how long a session that was left open is watched before it is
+	// closed, where the store does not date.
+	leftWatch(ttl time.Duration) time.Duration
 	// mayDelete says that a closed session can be removed.
 	mayDelete(lockDelay, rest time.Duration, l Life) bool
 }
@@ -291,6 +294,8 @@ func (lawful) sessionOver(now, deadline time.Duration) bool { return now >= dead
 func (lawful) countsFrom(sent, _ time.Duration) time.Duration { return sent }
 
 func (lawful) rest() time.Duration { return SessionRest }
+
+func (r lawful) leftWatch(ttl time.Duration) time.Duration { return r.watch(ttl) }
 
 func (lawful) mayDelete(lockDelay, rest time.Duration, l Life) bool {
 	return l.Over && l.Dated && l.Age >= lockDelay+rest

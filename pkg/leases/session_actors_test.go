@@ -211,7 +211,7 @@ func killer(a *actor) {
 	}
 }
 
-// housekeeper removes what nobody needs any more.
+// housekeeper closes what was left open, and removes what nobody needs any more.
 func housekeeper(a *actor) {
 	for {
 		a.nap(time.Second, 4*time.Second)
@@ -221,8 +221,15 @@ func housekeeper(a *actor) {
 		}
 		o := a.s.history.begin(a, "session", "")
 		s, err := a.p.Session(bg, instance)
-		if err == nil && a.p.Expired(s) {
+		switch {
+		case err == nil && a.p.Expired(s):
 			err = a.p.DeleteSession(bg, s)
+		case err == nil && a.p.Forsaken(s):
+			if _, err = a.p.CloseForsaken(bg, instance, a.name); err == nil {
+				if x := a.s.history.sessions[instance]; !x.missing && x.last.State != SessionClosed {
+					a.s.fail(unprovenSuccess, "session %s was closed", instance)
+				}
+			}
 		}
 		a.s.history.finish(o, nil, err)
 	}

@@ -62,6 +62,7 @@ func TestEachSessionCheckNotices(t *testing.T) {
 		{sessionUsurped, "a mark with a nonce of its own", marksAnew{}, nil},
 		{sessionMisdated, "a mark that is dated by the last one", datesByTheLastMark{}, nil},
 		{deadKeyKept, "a process that never settles", brisk{}, unsettled},
+		{sessionTooYoung, "what seems to be left open is closed at once", closesUnwatched{}, nil},
 		{beliefAfterEnd, "kill without delay", killsWithoutDelay{}, nil},
 	} {
 		t.Run(c.invariant+"/"+c.mutant, func(t *testing.T) { huntSessions(t, c.rules, c.world, c.invariant) })
@@ -144,6 +145,10 @@ func (takesSameEpoch) takenEpoch(old uint64) uint64 { return old }
 type deletesEarly struct{ brisk }
 
 func (deletesEarly) mayDelete(time.Duration, time.Duration, Life) bool { return true }
+
+type closesUnwatched struct{ brisk }
+
+func (closesUnwatched) leftWatch(time.Duration) time.Duration { return 0 }
 
 type killsWithoutDelay struct{ brisk }
 

@@ -59,6 +59,7 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"session requests late", testSessionRequestLate},
 		{"session fenced on what was judged", testSessionFence},
 		{"session housekeeping", testSessionHousekeeping},
+		{"session left open", testSessionLeftOpen},
 		{"session of a process that dies", testSessionMortal},
 		{"session race", testSessionRace},
 	}

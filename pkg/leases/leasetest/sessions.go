@@ -1080,6 +1080,82 @@ func testSessionHousekeeping(f *fixture) {
 	}
 }
 
+// testSessionLeftOpen: a session that has lapsed for a day is closed by whoever is
+// told to, on the version that was judged, and one that lives is not.
+func testSessionLeftOpen(f *fixture) {
+	f.needSessions()
+	ctx := f.Context()
+	left := func(instance string, age time.Duration) {
+		s := deadSession(instance)
+		at := time.Now().UTC().Truncate(time.Millisecond).Add(-age)
+		s.Dated, s.Renewed = &at, at
+		f.putSession(instance, s.Encode())
+		f.putKey(instance, "key of "+instance)
+	}
+	left("left", 25*time.Hour)
+	left("lapsed", 23*time.Hour)
+	left("alive", 25*time.Hour)
+	left("closed", 25*time.Hour)
+	dates := !f.session("left").Dated.IsZero()
+	p, _, sessions := f.faultySessions("a")
+	for instance, want := range map[string]bool{"left": true, "lapsed": false, "alive": true, "closed": true} {
+		if s := f.session(instance); p.Forsaken(s) != want || p.Expired(s) {
+			f.Errorf("%s was left: %v, can be deleted: %v; want %v, false", instance, p.Forsaken(s), p.Expired(s), want)
+		}
+	}
+
+	_, err := p.CloseForsaken(ctx, "never", "ann")
+	f.wantError("close of a session that never was", err, leases.ErrNotFound)
+	refused[*leases.RefusedError](f, "close of what has lapsed just now", func() error { _, err := p.CloseForsaken(ctx, "lapsed", "ann"); return err }())
+	if got := f.session("lapsed").Session; got.State != leases.SessionOpen {
+		f.Errorf("it is %s", got.State)
+	}
+	f.wantAudits("lapsed")
+
+	judged, began := f.session("left"), time.Now()
+	s, err := p.CloseForsaken(ctx, "left", "ann")
+	if err != nil {
+		f.Fatal(err)
+	}
+	if took := time.Since(began); !dates && took < deadTTL+deadTTL/20 {
+		f.Errorf("on a store that does not date, it was watched for %v", took)
+	}
+	if got := f.session("left").Session; got.State != leases.SessionClosed || got.Why != leases.WhyLapsed || s.Session.Nonce != got.Nonce {
+		f.Errorf("it is %s (%s)", got.State, got.Why)
+	}
+	if written := sessions.take(); len(written) != 1 || written[0].Version != judged.Version {
+		f.Errorf("%d writes, want one over %s", len(written), judged.Version)
+	}
+	f.wantAudits("left", "close-session by ann: intent", "close-session by ann: outcome closed")
+	if s := f.session("left"); p.Forsaken(s) || p.Expired(s) {
+		f.Errorf("once closed, it was left: %v, can be deleted: %v", p.Forsaken(s), p.Expired(s))
+	}
+	f.acquire(f.process("b"), "key of left", leases.Terms{TTL: long}, 2)
+	if s, err := p.CloseForsaken(ctx, "left", "ann"); err != nil || s.Session.State != leases.SessionClosed {
+		f.Errorf("close of what is closed: %v", err)
+	}
+
+	// What comes before the fence: its process goes on after all, or another closes it.
+	first := func(next leases.Session) {
+		sessions.before = func(leases.Write) { f.putSession(next.Instance, next.Encode()) }
+	}
+	renewed := f.session("alive").Session
+	renewed.Nonce, renewed.Dated = "renewed", nil
+	first(renewed)
+	_, err = p.CloseForsaken(ctx, "alive", "ann")
+	refused[*leases.RefusedError](f, "close of a session that is renewed", err)
+	if got := f.session("alive").Session; got.State != leases.SessionOpen || got.Nonce != "renewed" {
+		f.Errorf("it is %s", got.State)
+	}
+	f.wantAudits("alive", "close-session by ann: intent", "close-session by ann: outcome failed")
+	done := f.session("closed").Session
+	done.State, done.Why, done.Nonce = leases.SessionClosed, leases.WhyStop, "stop"
+	first(done)
+	if s, err := p.CloseForsaken(ctx, "closed", "ann"); err != nil || s.Session.Why != leases.WhyStop {
+		f.Errorf("close of what is closed meanwhile: %v", err)
+	}
+}
+
 // testSessionRace: of several who take the keys of a dead session each key has one
 // winner, and one of them fences.
 func testSessionRace(f *fixture) {
