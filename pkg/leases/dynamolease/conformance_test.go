@@ -48,4 +48,8 @@ func TestContract(t *testing.T) {
 		create(t, "dynamodb://race", server.Environ())
 		leasetest.Race(t, "dynamodb://race", server.Environ())
 	})
+	t.Run("kill", func(t *testing.T) {
+		create(t, "dynamodb://kill", server.Environ())
+		leasetest.Kill(t, "dynamodb://kill", server.Environ())
+	})
 }

@@ -26,4 +26,5 @@ func TestContract(t *testing.T) {
 		})
 	})
 	t.Run("race of processes", func(t *testing.T) { leasetest.Race(t, "etcd:///race", server.Environ()) })
+	t.Run("kill", func(t *testing.T) { leasetest.Kill(t, "etcd:///kill", server.Environ()) })
 }

@@ -60,7 +60,6 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"session fenced on what was judged", testSessionFence},
 		{"session housekeeping", testSessionHousekeeping},
 		{"session left open", testSessionLeftOpen},
-		{"session of a process that dies", testSessionMortal},
 		{"session race", testSessionRace},
 	}
 	waiting := []contract{
@@ -74,6 +73,7 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"session force of many", testSessionForceMany},
 		{"session force of the dead", testSessionForceDead},
 		{"session kill ends", testSessionKillEnds},
+		{"process that dies", testMortal},
 	}
 	// Those that wait do it all at once, however few tests run in parallel, and
 	// beside those that do not.
@@ -95,12 +95,7 @@ type contract struct {
 
 func (c contract) test(t *testing.T, newTable func(t *testing.T) leases.Table) {
 	t.Run(c.name, func(t *testing.T) {
-		f := &fixture{T: t, table: newTable(t)}
-		f.lives, _ = f.table.(leases.Lives)
-		if f.lives == nil {
-			f.sessions, _ = f.table.(leases.SessionTable)
-		}
-		c.run(f)
+		c.run(newFixture(t, newTable(t)))
 	})
 }
 
@@ -111,6 +106,15 @@ type fixture struct {
 	lives leases.Lives // nil for most tables
 	// sessions is nil for tables that keep none.
 	sessions leases.SessionTable
+}
+
+func newFixture(t *testing.T, table leases.Table) *fixture {
+	f := &fixture{T: t, table: table}
+	f.lives, _ = f.table.(leases.Lives)
+	if f.lives == nil {
+		f.sessions, _ = f.table.(leases.SessionTable)
+	}
+	return f
 }
 
 // long is a TTL that no test outlasts.

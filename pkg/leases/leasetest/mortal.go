@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/shardctl/shardctl/pkg/leases"
@@ -15,8 +17,14 @@ import (
 // lifeline is how long a process lives: until some write, which may land or not.
 type lifeline struct {
 	mu    sync.Mutex
-	left  int // writes
+	made  int // writes
+	last  int // the write that it dies with; 0 for none
 	lands bool
+	// checked says that the table was checked by another, once for all.
+	checked bool
+	// end, if it is set, ends the process, and does not return; without it, no
+	// request of the process is made any more.
+	end func()
 }
 
 var errDead = fmt.Errorf("%w: the process is dead", leases.ErrUnreachable)
@@ -25,7 +33,14 @@ var errDead = fmt.Errorf("%w: the process is dead", leases.ErrUnreachable)
 func (l *lifeline) dead() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.left == 0
+	return l.last > 0 && l.made >= l.last
+}
+
+func (l *lifeline) die() error {
+	if l.end != nil {
+		l.end()
+	}
+	return errDead
 }
 
 // write makes a request that changes something, unless the process is dead.
@@ -34,15 +49,15 @@ func (l *lifeline) write(do func() error) error {
 		return errDead
 	}
 	l.mu.Lock()
-	l.left--
-	last, lands := l.left == 0, l.lands
+	l.made++
+	last, lands := l.made == l.last, l.lands
 	l.mu.Unlock()
 	if last && !lands {
-		return errDead
+		return l.die()
 	}
 	err := do()
 	if last {
-		return errDead
+		return l.die()
 	}
 	return err
 }
@@ -65,6 +80,13 @@ func (m mortal) List(ctx context.Context, prefix string) iter.Seq2[[]leases.Row,
 		return func(yield func([]leases.Row, error) bool) { yield(nil, errDead) }
 	}
 	return m.Table.List(ctx, prefix)
+}
+
+func (m mortal) Check(ctx context.Context) error {
+	if m.life.checked {
+		return nil
+	}
+	return m.life.write(func() error { return m.Table.Check(ctx) })
 }
 
 func (m mortal) Write(ctx context.Context, w leases.Write) (version string, err error) {
@@ -91,140 +113,495 @@ func (m mortalSessions) DeleteSession(ctx context.Context, instance, version str
 	return m.life.write(func() error { return m.sessions.DeleteSession(ctx, instance, version) })
 }
 
-// testSessionMortal lets a process die with each of its writes, once before it and
-// once after. What is left is what the protocol allows, and another goes on.
-func testSessionMortal(f *fixture) {
-	f.needSessions()
-	for n := 1; ; n++ {
-		died := 0
-		for _, lands := range []bool{false, true} {
-			life := &lifeline{left: n, lands: lands}
-			if dies(f, fmt.Sprintf("%d-%v/", n, lands), life) {
-				died++
-			}
-			if f.Failed() {
-				f.Fatalf("it died with write %d, which lands: %v", n, lands)
-			}
-		}
-		if died == 0 {
-			if n < 15 {
-				f.Errorf("only %d writes were made", n-1)
-			}
-			return
-		}
-	}
+// mortalLives is mortal of a table that keeps lives.
+type mortalLives struct {
+	mortal
+	lives leases.Lives
 }
 
-// dies goes through the transitions of sessions with a process that may die, and
-// checks what it leaves. It says whether it has died.
-func dies(f *fixture, prefix string, life *lifeline) bool {
-	ctx := f.Context()
-	key := func(name string) string { return prefix + name }
-	silent := "silent-" + prefix[:len(prefix)-1]
-	f.dead(silent, key("d"))
-	living := f.hold(f.process("living"), underSession, key("v0"), key("v1"))[0].Instance()
-
-	p := f.processOn(mortalSessions{mortal{f.table, life}, f.sessions}, "mortal")
-	own := map[string]bool{} // its sessions
-	err := transitions(f, p, key, living, own)
-	if err != nil && !errors.Is(err, errDead) {
-		f.Fatalf("a process that dies later: %v", err)
+func (m mortalLives) Alive(ctx context.Context, instance string) (bool, time.Duration, error) {
+	if m.life.dead() {
+		return false, 0, errDead
 	}
-
-	after := leases.NewView(f.table, nil)
-	sessions := map[string]*leases.SessionItem{}
-	for s, err := range after.Sessions(ctx) {
-		if err != nil || s.Err != nil {
-			f.Fatalf("a session is left as %+v, error %v", s, err)
-		}
-		sessions[s.Key] = s
-	}
-	state := func(instance string) (leases.SessionState, string) {
-		if s := sessions[instance]; s != nil {
-			return s.Session.State, s.Session.Why
-		}
-		return "", ""
-	}
-	for item, err := range after.List(ctx, prefix) {
-		switch r := &item.Record; {
-		case err != nil || item.Err != nil:
-			f.Fatalf("a key is left as %+v, error %v", item, err)
-		case r.Session && sessions[r.Instance] == nil:
-			f.Errorf("%s is there without its session", r.Key)
-		case r.Key == key("d") && r.Epoch > 1:
-			if state, why := state(silent); state != leases.SessionClosed || why != leases.WhyLapsed {
-				f.Errorf("%s was taken from a session that is %s (%s)", r.Key, state, why)
-			}
-		case r.Key == key("v0") && r.Epoch > 1:
-			if r.State != leases.Released || r.LockDelay() < f.leastDelay(long) || !slices.Contains(markedKeys(sessions[living]), r.Key) {
-				f.Errorf("%s was forced as %+v from %+v", r.Key, r, sessions[living].Session)
-			}
-		}
-	}
-	if state, why := state(living); state == leases.SessionClosed {
-		intents := 0
-		for _, n := range f.notes(leases.AuditPart(living)) {
-			if audit, err := leases.DecodeAudit(n); err == nil && audit.Action == "kill-session" && audit.Phase == "intent" {
-				intents++
-			}
-		}
-		if why != leases.WhyKilled || intents != 1 || sessions[living].Session.LockDelay() < f.leastDelay(long) {
-			f.Errorf("another's session was closed as %+v, with %d records of it", sessions[living].Session, intents)
-		}
-	}
-
-	// Another goes on with what is left.
-	next := f.process("next")
-	f.hold(next, underSession, key("new"))
-	for instance := range own {
-		switch l, err := next.Acquire(ctx, key("k1"), underSession); {
-		case sessions[instance] == nil:
-			f.Errorf("its session %s is not there", instance)
-		case sessions[instance].Session.State == leases.SessionOpen:
-			refused[*leases.HeldError](f, "acquire of what a process held that has just died", err)
-		case err != nil || l.Epoch() != 2:
-			f.Errorf("acquire of what a process has left: %+v, error %v", l, err)
-		}
-	}
-	return err != nil
+	return m.lives.Alive(ctx, instance)
 }
 
-// transitions makes each of the transitions of sessions.
-func transitions(f *fixture, p *leases.Process, key func(string) string, living string, own map[string]bool) error {
-	ctx := f.Context()
-	first, err := p.Acquire(ctx, key("k0"), underSession)
+func (m mortalLives) Begin(ctx context.Context, instance string, ttl time.Duration) error {
+	return m.life.write(func() error { return m.lives.Begin(ctx, instance, ttl) })
+}
+
+func (m mortalLives) Extend(ctx context.Context, instance string) error {
+	return m.life.write(func() error { return m.lives.Extend(ctx, instance) })
+}
+
+func (m mortalLives) End(ctx context.Context, instance string) error {
+	return m.life.write(func() error { return m.lives.End(ctx, instance) })
+}
+
+// withLifeline is a table as a process sees it whose life is bounded.
+func withLifeline(table leases.Table, life *lifeline) leases.Table {
+	switch t := table.(type) {
+	case leases.Lives:
+		return mortalLives{mortal{t, life}, t}
+	case leases.SessionTable:
+		return mortalSessions{mortal{t, life}, t}
+	}
+	return mortal{table, life}
+}
+
+// will is what a process does that dies on the way: it goes through the transitions
+// of keys, or through those of sessions.
+type will struct {
+	Name     string // of the process, and of its keys, which begin with it
+	Sessions bool
+	// Living is the session of a living process, which holds some of the keys.
+	Living string
+}
+
+func (w will) key(name string) string { return w.Name + "/" + name }
+
+// silent is the instance that some keys are of which nobody renews.
+func (w will) silent() string { return "silent-" + w.Name }
+
+// execute makes each of the transitions.
+func (w will) execute(ctx context.Context, table leases.Table) error {
+	p, err := leases.NewProcess(table, leases.Options{Node: w.Name})
+	switch {
+	case err != nil:
+		return err
+	case w.Sessions:
+		return w.withSession(ctx, p)
+	}
+	lives, _ := table.(leases.Lives)
+	return w.withKeys(ctx, p, lives)
+}
+
+// renewed are the terms with which a key is renewed, so that it shows.
+var renewed = leases.Terms{TTL: long + time.Second, Kept: true}
+
+// withKeys makes the transitions of keys that are held each for itself, and of the
+// process's life, where the table keeps lives.
+func (w will) withKeys(ctx context.Context, p *leases.Process, lives leases.Lives) error {
+	l, err := p.Acquire(ctx, w.key("k0"), alone)
 	if err != nil {
 		return err
 	}
-	if _, err := p.Acquire(ctx, key("k1"), underSession); err != nil {
+	if err := p.Renew(ctx, l, renewed); err != nil {
 		return err
 	}
-	own[first.Instance()] = true
+	if lives != nil {
+		if err := lives.Extend(ctx, p.Instance()); err != nil {
+			return err
+		}
+	}
+	if err := p.Release(ctx, l); err != nil {
+		return err
+	}
+	if err := w.takeOver(ctx, p, "d", alone); err != nil {
+		return err
+	}
+	if _, err := p.Revoke(ctx, w.key("v1"), w.Name, "a test"); err != nil {
+		return err
+	}
+	if err := w.force(ctx, p, "v0"); err != nil || lives == nil {
+		return err
+	}
+	return lives.End(ctx, p.Instance())
+}
+
+// withSession makes the transitions of sessions, and of keys that are held under one.
+func (w will) withSession(ctx context.Context, p *leases.Process) error {
+	first, err := p.Acquire(ctx, w.key("k0"), underSession)
+	if err != nil {
+		return err
+	}
+	if _, err := p.Acquire(ctx, w.key("k1"), underSession); err != nil {
+		return err
+	}
 	if _, err := p.RenewSession(ctx); err != nil {
 		return err
 	}
 	if err := p.Release(ctx, first); err != nil {
 		return err
 	}
-	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) { // it may take a watch
-		_, err := p.Acquire(ctx, key("d"), underSession)
+	if err := w.takeOver(ctx, p, "d", underSession); err != nil {
+		return err
+	}
+	if _, err := p.Revoke(ctx, w.key("v1"), w.Name, "a test"); err != nil {
+		return err
+	}
+	if err := w.force(ctx, p, "v0"); err != nil {
+		return err
+	}
+	if _, err := p.Kill(ctx, w.Living, w.Name, "a test", 0); err != nil {
+		return err
+	}
+	return p.CloseSession(ctx)
+}
+
+// takeOver acquires a key that nobody renews: that may take its TTL, or a watch.
+func (w will) takeOver(ctx context.Context, p *leases.Process, name string, terms leases.Terms) error {
+	for start := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		_, err := p.Acquire(ctx, w.key(name), terms)
 		var held *leases.HeldError
-		if err == nil {
-			break
-		}
 		if !errors.As(err, &held) || time.Since(start) > patience {
 			return err
 		}
 	}
-	plan, err := p.PlanForce(ctx, key("v0"), leases.Force{By: "me", Reason: "a test", NoWatch: true})
-	if err != nil {
-		return err
+}
+
+func (w will) force(ctx context.Context, p *leases.Process, name string) error {
+	plan, err := p.PlanForce(ctx, w.key(name), leases.Force{By: w.Name, Reason: "a test", NoWatch: true})
+	if err == nil {
+		_, err = p.Force(ctx, plan)
 	}
-	if _, err := p.Force(ctx, plan); err != nil {
-		return err
+	return err
+}
+
+// scene is what such a process begins with, and what it leaves.
+type scene struct {
+	*fixture
+	will
+	living *leases.Process
+	held   []*leases.Lease // what the living one has: v0 and v1
+	next   *leases.Process // who goes on with what is left
+	done   map[string]bool // transitions, and whether they were made
+	// recorded is the last of those that need an audit record before them, and of
+	// what: the others have been the last one of another death.
+	recorded struct{ name, action string }
+}
+
+// layDead leaves a key of a silent process, whose time passes meanwhile.
+func (f *fixture) layDead(w will) {
+	f.Helper()
+	if w.Sessions {
+		f.dead(w.silent(), w.key("d"))
+		return
 	}
-	if _, err := p.Kill(ctx, living, "me", "a test", 0); err != nil {
-		return err
+	r := held(w.key("d"))
+	r.Instance, r.Epoch, r.TTLms = w.silent(), 1, deadTTL.Milliseconds()
+	f.put(r.Key, r.Encode())
+}
+
+// scene adds a living process to what layDead has left.
+func (f *fixture) scene(w will, next *leases.Process) *scene {
+	f.Helper()
+	living := f.processOn(withLifeline(f.table, &lifeline{checked: true}), "living")
+	s := &scene{fixture: f, will: w, living: living, next: next, done: map[string]bool{}}
+	if w.Sessions {
+		s.held = f.hold(living, underSession, w.key("v0"), w.key("v1"))
+		s.Living = s.held[0].Instance()
+		return s
 	}
-	return p.CloseSession(ctx)
+	for _, name := range []string{"v0", "v1"} {
+		s.held = append(s.held, f.acquire(living, w.key(name), alone, 1))
+	}
+	return s
+}
+
+// alone are the terms of keys that are held each for itself.
+var alone = leases.Terms{TTL: long, Kept: true}
+
+// check looks at what a process has left that has died, or has come to its end:
+// each key and each session is as before some transition or as after it, and others
+// go on.
+func (s *scene) check() {
+	s.Helper()
+	keys := map[string]*leases.Item{"k0": {}} // which may not be there
+	for item, err := range leases.NewView(s.table, nil).List(s.Context(), s.key("")) {
+		if err != nil || item.Err != nil {
+			s.Fatalf("a key is left as %+v, error %v", item, err)
+		}
+		if item.Record.Session && item.Session.Missing {
+			s.Errorf("%s is there without its session", item.Key)
+		}
+		keys[strings.TrimPrefix(item.Key, s.key(""))] = item
+	}
+	first, taken, forced := &keys["k0"].Record, &keys["d"].Record, &keys["v0"].Record
+	if first.Epoch > 1 || first.Epoch > 0 && first.Node != s.Name {
+		s.Errorf("its own key is %+v", first)
+	}
+	s.done["acquire"], s.done["release"] = first.Epoch > 0, first.State == leases.Released
+	s.done["takeover"] = taken.Epoch == 2
+	if taken.State != leases.Held || taken.Session != s.Sessions || taken.Epoch > 2 || (taken.Instance == s.silent()) != (taken.Epoch == 1) {
+		s.Errorf("a silent process's key is %+v", taken)
+	}
+	out := false // what the dead process held is free
+	if s.Sessions {
+		out = s.checkSessions(keys)
+	} else {
+		out = s.checkKeys(keys)
+	}
+	if s.done["force"] = forced.Epoch == 2; s.done["force"] {
+		s.recorded.name, s.recorded.action = forced.Key, "force-release"
+		if forced.State != leases.Released || forced.LockDelay() < s.leastDelay(long) {
+			s.Errorf("%s was forced as %+v", forced.Key, forced)
+		}
+	}
+	if s.done["kill"] { // comes after the force
+		s.recorded.name, s.recorded.action = s.Living, "kill-session"
+	}
+	s.checkRecorded()
+	for _, name := range []string{"k0", "k1", "d", "new"} {
+		s.goOn(keys[name], name, out)
+	}
+	s.checkLiving()
+}
+
+// checkKeys checks what is left of keys that are held each for itself. It says
+// whether the life of the dead process is over.
+func (s *scene) checkKeys(keys map[string]*leases.Item) (out bool) {
+	s.Helper()
+	first := &keys["k0"].Record
+	if s.lives == nil { // there a renewal writes no key
+		if s.done["renew"] = first.TTL() == renewed.TTL; s.done["release"] && !s.done["renew"] {
+			s.Errorf("its own key was released as %+v, and not renewed", first)
+		}
+	}
+	r, was := &keys["v1"].Record, s.held[1].Record()
+	if s.done["mark"] = r.Revoke != nil; s.done["mark"] {
+		s.recorded.name, s.recorded.action = r.Key, "revoke"
+	}
+	if r.Epoch != 1 || r.State != leases.Held || r.Nonce != was.Nonce || r.Instance != was.Instance {
+		s.Errorf("another's key is %+v, and was %+v", r, was)
+	}
+	if s.lives == nil {
+		return false
+	}
+	if s.done["takeover"] {
+		on, _, err := s.lives.Alive(s.Context(), keys["d"].Record.Instance)
+		if err != nil {
+			s.Fatal(err)
+		}
+		out = !on
+	}
+	s.done["end"] = out
+	return out
+}
+
+// checkSessions checks what is left of sessions, and of keys that are held under
+// them. It says whether that of the dead process is closed.
+func (s *scene) checkSessions(keys map[string]*leases.Item) (out bool) {
+	s.Helper()
+	if s.done["acquire"] {
+		own := s.session(keys["k0"].Record.Instance).Session
+		if out = own.State == leases.SessionClosed; own.Node != s.Name || out && own.Why != leases.WhyStop {
+			s.Errorf("its own session is %+v", own)
+		}
+	}
+	s.done["second acquire"], s.done["close"] = keys["k1"] != nil, out
+	silent := s.session(s.silent()).Session
+	s.done["fence"] = silent.State == leases.SessionClosed
+	if s.done["fence"] && silent.Why != leases.WhyLapsed || !s.done["fence"] && s.done["takeover"] {
+		s.Errorf("%+v was taken from the session %+v", keys["d"].Record, silent)
+	}
+	living := s.session(s.Living)
+	marked := markedKeys(living)
+	if s.done["mark"] = slices.Contains(marked, s.key("v1")); s.done["mark"] {
+		s.recorded.name, s.recorded.action = s.Living, "revoke"
+	}
+	s.done["mark to force"] = slices.Contains(marked, s.key("v0"))
+	if keys["v0"].Record.Epoch > 1 && !s.done["mark to force"] {
+		s.Errorf("a key was forced from the session %+v", living.Session)
+	}
+	s.done["kill"] = living.Session.State == leases.SessionClosed
+	if s.done["kill"] && (living.Session.Why != leases.WhyKilled || living.Session.LockDelay() < s.leastDelay(long)) {
+		s.Errorf("another's session was closed as %+v", living.Session)
+	}
+	return out
+}
+
+// checkRecorded checks that an audit record says what was about to be done.
+func (s *scene) checkRecorded() {
+	s.Helper()
+	if s.recorded.name == "" {
+		return
+	}
+	intents := 0
+	for _, note := range s.notes(leases.AuditPart(s.recorded.name)) {
+		audit, err := leases.DecodeAudit(note)
+		if err != nil {
+			s.Error(err)
+		}
+		if audit.Action == s.recorded.action && audit.Phase == "intent" && audit.By == s.Name {
+			intents++
+		}
+	}
+	if intents != 1 {
+		s.Errorf("%s: %s was done, with %d records that it was about to be", s.recorded.name, s.recorded.action, intents)
+	}
+}
+
+// goOn lets another process try to get a key: it does unless the one that has died
+// holds it, and is not out.
+func (s *scene) goOn(item *leases.Item, name string, out bool) {
+	s.Helper()
+	epoch, kept := uint64(1), false
+	if item != nil {
+		r := &item.Record
+		epoch, kept = r.Epoch+1, r.State == leases.Held && r.Instance != s.silent() && !out
+	}
+	l, err := s.tryNext(name, kept)
+	if kept {
+		if e := refused[*leases.HeldError](s.fixture, "acquire of what a process held that has just died", err); e.Record.Node != s.Name {
+			s.Errorf("%s is held as %+v", name, e.Record)
+		}
+	} else if err != nil || l.Epoch() != epoch {
+		s.Errorf("acquire of %s, which a process has left as %+v: %+v, error %v", name, item, l, err)
+	}
+}
+
+// tryNext acquires a key for the next process, as soon as its holder is judged to be
+// dead, unless the key is kept.
+func (s *scene) tryNext(name string, kept bool) (*leases.Lease, error) {
+	s.Helper()
+	terms := leases.Terms{TTL: long, Session: s.Sessions}
+	if kept {
+		return s.next.Acquire(s.Context(), s.key(name), terms)
+	}
+	return s.untilTried(s.next, s.key(name), terms)
+}
+
+// checkLiving lets the living process go on, which learns what was done to it.
+func (s *scene) checkLiving() {
+	s.Helper()
+	if s.Sessions {
+		if s.done["kill"] {
+			s.wantLost(s.living, "killed", s.held...)
+			return
+		}
+		asked := s.renewSession(s.living)
+		for i, transition := range []string{"mark to force", "mark"} {
+			if got, want := slices.Contains(asked, s.held[i].Key()), s.done[transition]; got != want {
+				s.Errorf("a living session is asked for %q; it was marked %q: %v", asked, s.held[i].Key(), want)
+			}
+		}
+		return
+	}
+	forced, marked := s.held[0], s.held[1]
+	s.renew(s.living, marked, alone)
+	if (marked.Revoked() != nil) != s.done["mark"] {
+		s.Errorf("a living process learns of the mark %+v, which was written: %v", marked.Revoked(), s.done["mark"])
+	}
+	err := s.living.Renew(s.Context(), forced, alone)
+	if s.done["force"] {
+		refused[*leases.LostError](s.fixture, "renewal of a forced key", err)
+	} else if err != nil || forced.Err() != nil {
+		s.Errorf("renewal of a living process's key: %v, %v", err, forced.Err())
+	}
+}
+
+// maxDeaths is for how many deaths keys of silent processes are laid out, of each
+// kind, all at first, so that their time is over when it comes to them;
+// parallelDeaths bounds how many processes die at a time.
+const (
+	maxDeaths      = 48
+	parallelDeaths = 8
+)
+
+// death is when a process dies: with which of its writes, and how.
+type death struct {
+	write int // 0 for never
+	how   string
+}
+
+// testDeaths lets processes die, each at another of some moments, and checks what
+// they leave. Moments says which there are, given how many writes a process makes;
+// live lets it live, and says how many it made and whether it has died.
+func (f *fixture) testDeaths(moments func(writes int) []death, live func(s *scene, d death) (writes int, died bool)) {
+	f.Helper()
+	next := f.process("next")
+	parts := []bool{false}
+	if f.sessions != nil {
+		parts = append(parts, true)
+	}
+	willOf := func(sessions bool, n int) will {
+		what := "keys"
+		if sessions {
+			what = "sessions"
+		}
+		return will{Name: fmt.Sprint(what, "-", n), Sessions: sessions}
+	}
+	for _, sessions := range parts {
+		for n := range maxDeaths + 1 {
+			f.layDead(willOf(sessions, n))
+		}
+	}
+	room := make(chan struct{}, parallelDeaths)
+	var group sync.WaitGroup
+	defer group.Wait() // also where it ends early
+	for _, sessions := range parts {
+		s := f.scene(willOf(sessions, maxDeaths), next)
+		writes, died := live(s, death{})
+		s.check()
+		for transition, done := range s.done {
+			if !done {
+				f.Errorf("%q was not made", transition)
+			}
+		}
+		deaths := moments(writes)
+		f.Logf("sessions %v: %d writes, %d deaths", sessions, writes, len(deaths))
+		if f.Failed() || died || len(deaths) > maxDeaths {
+			f.Fatalf("a process that is left alone has died: %v; at most %d deaths were prepared", died, maxDeaths)
+		}
+		group.Go(func() {
+			f.dieEach(deaths, room, func(f *fixture, n int) *scene {
+				s := f.scene(willOf(sessions, n), next)
+				if _, died := live(s, deaths[n]); !died {
+					s.Error("it did not die")
+				}
+				s.check()
+				return s
+			})
+		})
+	}
+}
+
+// dieEach lets the nth of some deaths happen, and checks that each transition was
+// found to be made, and not to be.
+func (f *fixture) dieEach(deaths []death, room chan struct{}, die func(f *fixture, n int) *scene) {
+	var mu sync.Mutex
+	old, made := map[string]bool{}, map[string]bool{}
+	var group sync.WaitGroup
+	for n, d := range deaths {
+		room <- struct{}{}
+		group.Go(func() {
+			defer func() { <-room }()
+			f.Run(fmt.Sprintf("write %d %s", d.write, d.how), func(t *testing.T) {
+				s := die(newFixture(t, f.table), n)
+				mu.Lock()
+				defer mu.Unlock()
+				for transition, done := range s.done {
+					old[transition], made[transition] = old[transition] || !done, made[transition] || done
+				}
+			})
+		})
+	}
+	group.Wait()
+	for transition := range old {
+		if !old[transition] || !made[transition] {
+			f.Errorf("%q was found to be made: %v, and not to be: %v", transition, made[transition], old[transition])
+		}
+	}
+}
+
+// testMortal lets a process die before its first write and after each: it is the
+// same to others whether it still heard the answer. Nobody tells the table. See
+// [Kill] for processes of the operating system.
+func testMortal(f *fixture) {
+	moments := func(writes int) []death {
+		all := []death{{1, "before"}}
+		for n := range writes {
+			all = append(all, death{n + 1, "after"})
+		}
+		return all
+	}
+	f.testDeaths(moments, func(s *scene, d death) (int, bool) {
+		life := &lifeline{last: d.write, lands: d.how == "after", checked: true}
+		err := s.execute(s.Context(), withLifeline(s.table, life))
+		if err != nil && !errors.Is(err, errDead) {
+			s.Fatalf("a process that dies later: %v", err)
+		}
+		return life.made, err != nil
+	})
 }

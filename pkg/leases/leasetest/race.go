@@ -16,8 +16,8 @@ import (
 	"github.com/shardctl/shardctl/pkg/leases"
 )
 
-// childVariable tells a test program that it is a child of Race, and what to
-// do, as JSON.
+// childVariable tells a test program that it is a child of Race or Kill, and what
+// to do, as JSON.
 const childVariable = "SHARDCTL_LEASETEST_CHILD"
 
 // childTimeout bounds the life of a child, in case its parent forgets it.
@@ -30,30 +30,37 @@ const (
 	raceRounds = 4
 )
 
-// order is what a child does: open the table at a URL, and race.
+// order is what a child does: open the table at a URL, and race; or, where it has
+// a will, execute that.
 type order struct {
 	URL     string
 	Environ map[string]string
 	Node    string
 	// Dead says that there are keys of a dead session, too.
 	Dead bool
+
+	Will *will
+	// Write is the write with which it ends itself, if it is not 0, after it where
+	// it Lands.
+	Write int
+	Lands bool
 }
 
 // Child does the work of a child process and ends it, where this is one. A test
-// program that calls [Race] calls it first thing in TestMain.
+// program that calls [Race] or [Kill] calls it first thing in TestMain.
 func Child() {
 	text, ok := os.LookupEnv(childVariable)
 	if !ok {
 		return
 	}
-	if err := race(text); err != nil {
+	if err := obey(text); err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
 	os.Exit(0)
 }
 
-func race(text string) error {
+func obey(text string) error {
 	var o order
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
@@ -64,6 +71,13 @@ func race(text string) error {
 	if err != nil {
 		return err
 	}
+	if o.Will != nil {
+		return die(ctx, table, o)
+	}
+	return race(ctx, table, o)
+}
+
+func race(ctx context.Context, table leases.Table, o order) error {
 	p, err := leases.NewProcess(table, leases.Options{Node: o.Node})
 	if err != nil {
 		return err
@@ -175,7 +189,7 @@ func Race(t *testing.T, url string, environ map[string]string) {
 	}
 	var children []child
 	for i := range racers {
-		text, err := json.Marshal(order{url, environ, fmt.Sprint("racer-", i), dead})
+		text, err := json.Marshal(order{URL: url, Environ: environ, Node: fmt.Sprint("racer-", i), Dead: dead})
 		if err != nil {
 			t.Fatal(err)
 		}

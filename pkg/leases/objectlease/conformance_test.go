@@ -48,6 +48,7 @@ func TestDisk(t *testing.T) {
 	t.Parallel()
 	leasetest.Run(t, func(t *testing.T) leases.Table { return open(t, folderURL(t), nil) })
 	t.Run("race of processes", func(t *testing.T) { leasetest.Race(t, folderURL(t), nil) })
+	t.Run("kill", func(t *testing.T) { leasetest.Kill(t, folderURL(t), nil) })
 }
 
 func TestServers(t *testing.T) {
@@ -62,6 +63,9 @@ func TestServers(t *testing.T) {
 			})
 			t.Run("race of processes", func(t *testing.T) {
 				leasetest.Race(t, server.NewBucket(t)+"/root", server.Environ())
+			})
+			t.Run("kill", func(t *testing.T) {
+				leasetest.Kill(t, server.NewBucket(t)+"/root", server.Environ())
 			})
 		})
 	}
