@@ -3,8 +3,13 @@
 // and an outsider's; a behaviour that only one of them shows is a missing line
 // here.
 //
-// It does not look for a table that is exclusive only most of the time: for that
-// there is [Race], and what a simulation of the protocol finds.
+// [Run] is the contract, on a table in this process. [Race] and [Kill] are for a table
+// at a URL, which processes of the operating system share: some that go for the same
+// keys, and some that are killed on the way. All three are about keys that are held
+// each for itself, and about sessions, or lives, where the table keeps those.
+//
+// A table that is exclusive only most of the time is found by chance: what goes wrong
+// once in ten writes is, what goes wrong once in a million is not.
 package leasetest
 
 import (
@@ -23,7 +28,8 @@ import (
 )
 
 // Run tests a table against its contract, with real time: about 5 s, or 15 s
-// where the table dates in whole seconds. Each call of newTable makes a table
+// where the table dates in whole seconds. What processes do by chance, and were told,
+// is part of it, so that no two runs are alike. Each call of newTable makes a table
 // that is empty; calls may overlap.
 func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 	quick := []contract{
@@ -74,6 +80,7 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"session force of the dead", testSessionForceDead},
 		{"session kill ends", testSessionKillEnds},
 		{"process that dies", testMortal},
+		{"history", testHistory},
 	}
 	// Those that wait do it all at once, however few tests run in parallel, and
 	// beside those that do not.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"regexp"
@@ -61,7 +62,14 @@ var mutants = map[string]string{
 	"sessions are dated now":        "session housekeeping",
 	"bad sessions are missing":      "sessions that are not understood",
 	"sessions come late":            "session replies lost",
+
+	"versions do not matter at times": "history",
+	"clock runs ahead at times":       "history",
+	"sessions run ahead at times":     "history",
 }
+
+// atTimes says that something is to go wrong now.
+func atTimes() bool { return rand.IntN(5) == 0 }
 
 // SessionReader reads the sessions.
 func (m *mutant) SessionReader() leases.Reader { return m.SessionTable() }
@@ -136,6 +144,10 @@ func (m *sessionMutant) Get(ctx context.Context, key string) (leases.Row, error)
 	switch m.kind {
 	case "sessions run ahead":
 		row.Now = row.Now.Add(900 * time.Millisecond)
+	case "sessions run ahead at times":
+		if atTimes() {
+			row.Now = row.Now.Add(900 * time.Millisecond)
+		}
 	case "sessions are dated now":
 		if s, err := leases.DecodeSession(row.Body); err == nil {
 			s.Dated = nil
@@ -158,6 +170,10 @@ func (m *mutant) Write(ctx context.Context, w leases.Write) (string, error) {
 		}
 	case "versions do not matter":
 		if w.Version != "" {
+			w.Version = old.Version
+		}
+	case "versions do not matter at times":
+		if w.Version != "" && atTimes() {
 			w.Version = old.Version
 		}
 	case "versions come again":
@@ -203,6 +219,10 @@ func (m *mutant) Get(ctx context.Context, key string) (leases.Row, error) {
 		row.Version = ""
 	case "clock runs ahead":
 		row.Now = row.Now.Add(900 * time.Millisecond)
+	case "clock runs ahead at times":
+		if atTimes() {
+			row.Now = row.Now.Add(900 * time.Millisecond)
+		}
 	}
 	return row, err
 }
