@@ -260,7 +260,7 @@ func (h *history) hold(ctx context.Context, n int) {
 		session := h.sessions != nil && (n+life)%2 == 0
 		for ctx.Err() == nil && !coin(0.01) {
 			a.act(ctx, session != coin(0.1) && h.sessions != nil)
-			nap(ctx, 0, 15*time.Millisecond)
+			nap(ctx, 0, h.ttl/25)
 		}
 		a.die()
 	}

@@ -63,6 +63,9 @@ var mutants = map[string]string{
 	"bad sessions are missing":      "sessions that are not understood",
 	"sessions come late":            "session replies lost",
 
+	"forced keys are not locked":  "process that dies",
+	"a session's release is lost": "process that dies",
+
 	"versions do not matter at times": "history",
 	"clock runs ahead at times":       "history",
 	"sessions run ahead at times":     "history",
@@ -188,6 +191,16 @@ func (m *mutant) Write(ctx context.Context, w leases.Write) (string, error) {
 		if r, err := leases.Decode(w.Body); err == nil && r.State == leases.Released {
 			r.Epoch = 1
 			w.Body = r.Encode()
+		}
+	case "forced keys are not locked":
+		if r, err := leases.Decode(w.Body); err == nil && r.LockDelayMS > 0 {
+			r.LockDelayMS = 0
+			w.Body = r.Encode()
+		}
+	case "a session's release is lost":
+		r, err := leases.Decode(old.Body)
+		if next, nextErr := leases.Decode(w.Body); err == nil && nextErr == nil && r.Session && next.State == leases.Released {
+			return "lost", nil
 		}
 	case "mark is dropped":
 		if r, err := leases.Decode(w.Body); err == nil && bytes.Contains(old.Body, []byte(`"revoke"`)) {

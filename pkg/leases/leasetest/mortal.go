@@ -274,13 +274,20 @@ type scene struct {
 // layDead leaves a key of a silent process, whose time passes meanwhile.
 func (f *fixture) layDead(w will) {
 	f.Helper()
+	create := func(table leases.Table, key string, body []byte) {
+		if _, err := table.Write(f.Context(), leases.Write{Key: key, Body: body}); err != nil {
+			f.Fatal(err)
+		}
+	}
 	if w.Sessions {
-		f.dead(w.silent(), w.key("d"))
+		s := deadSession(w.silent())
+		create(f.sessions.SessionTable(), s.Instance, s.Encode())
+		create(f.table, w.key("d"), keyOf(s.Instance, w.key("d")))
 		return
 	}
 	r := held(w.key("d"))
 	r.Instance, r.Epoch, r.TTLms = w.silent(), 1, deadTTL.Milliseconds()
-	f.put(r.Key, r.Encode())
+	create(f.table, r.Key, r.Encode())
 }
 
 // scene adds a living process to what layDead has left.
@@ -491,11 +498,11 @@ func (s *scene) checkLiving() {
 	}
 }
 
-// maxDeaths is for how many deaths keys of silent processes are laid out, of each
-// kind, all at first, so that their time is over when it comes to them;
-// parallelDeaths bounds how many processes die at a time.
+// maxWrites is how many writes a process makes at most. Keys of silent processes are
+// laid out for the deaths at all of them, so that their time is over when it comes to
+// them. parallelDeaths bounds how many processes die at a time.
 const (
-	maxDeaths      = 48
+	maxWrites      = 24
 	parallelDeaths = 8
 )
 
@@ -522,8 +529,9 @@ func (f *fixture) testDeaths(moments func(writes int) []death, live func(s *scen
 		}
 		return will{Name: fmt.Sprint(what, "-", n), Sessions: sessions}
 	}
+	most := len(moments(maxWrites))
 	for _, sessions := range parts {
-		for n := range maxDeaths + 1 {
+		for n := range most + 1 {
 			f.layDead(willOf(sessions, n))
 		}
 	}
@@ -531,7 +539,7 @@ func (f *fixture) testDeaths(moments func(writes int) []death, live func(s *scen
 	var group sync.WaitGroup
 	defer group.Wait() // also where it ends early
 	for _, sessions := range parts {
-		s := f.scene(willOf(sessions, maxDeaths), next)
+		s := f.scene(willOf(sessions, most), next)
 		writes, died := live(s, death{})
 		s.check()
 		for transition, done := range s.done {
@@ -541,8 +549,8 @@ func (f *fixture) testDeaths(moments func(writes int) []death, live func(s *scen
 		}
 		deaths := moments(writes)
 		f.Logf("sessions %v: %d writes, %d deaths", sessions, writes, len(deaths))
-		if f.Failed() || died || len(deaths) > maxDeaths {
-			f.Fatalf("a process that is left alone has died: %v; at most %d deaths were prepared", died, maxDeaths)
+		if f.Failed() || died || len(deaths) > most {
+			f.Fatalf("a process that is left alone has died: %v; at most %d writes were expected", died, maxWrites)
 		}
 		group.Go(func() {
 			f.dieEach(deaths, room, func(f *fixture, n int) *scene {
