@@ -29,6 +29,7 @@ var realWaits = map[string]string{
 	"run_test.go:TestRunForwards":                   "nodes forward over sockets",
 	"run_test.go:get":                               "a node answers over a socket",
 	"run_trouble_test.go:runOn":                     "bounds a node that listens on sockets",
+	"../../pkg/coordinator/node_test.go:showKeys":   "called in bubbles",
 	"../../pkg/coordinator/node_test.go:ended":      "called in bubbles",
 	"../../pkg/membership/gossip_test.go:RoundTrip": "called in bubbles",
 }

@@ -337,21 +337,22 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 	var gossip *membership.Gossip
 	var keys coordinator.KeyHolder // nil without an upstream
 	keyScheme := ""
+	var members func([]coordinator.Peer) // nil where it is not the heartbeats that say who has keys
 	if front != nil {
 		var err error
 		if resolver, gossip, err = r.resolver(front); err != nil {
 			return err
 		}
 		keys = resolver
-		if gossip == nil { // else it is not the heartbeats that say who has keys
-			keyScheme = heartbeatKeyScheme
+		if gossip == nil {
+			keyScheme, members = heartbeatKeyScheme, r.setMembers(resolver)
 		}
 	}
 	node, err := coordinator.NewNode(r.store, coordinator.NodeOptions{
 		NodeID: r.o.nodeID, Addr: r.o.advertise, Tasks: tasks.tasks(), Exclusive: tasks.exclusive(),
 		Leases: r.process, Terms: leases.Terms{TTL: r.o.ttl, Stop: tasks.stop(r.o.ttl)},
 		MaxStarts: r.o.maxStarts, Jitter: 500 * time.Millisecond, StopWait: max(30*time.Second, 2*tasks.stop(0)),
-		Clock: r.clock, Log: r.log, Keys: keys, KeyScheme: keyScheme,
+		Clock: r.clock, Log: r.log, Keys: keys, KeyScheme: keyScheme, Members: members,
 		Output: func(k coordinator.Key, line string) {
 			r.log.Info("output", "assignment", k.String(), "line", render.Printable(line))
 		},
@@ -383,7 +384,9 @@ func (r *nodeRun) run(ctx context.Context, tasks *taskFile, front *coordinator.F
 		}
 		following, stop := context.WithCancel(serving)
 		var follow sync.WaitGroup
-		follow.Go(func() { r.members(following, resolver, gossip, node) })
+		if gossip != nil {
+			follow.Go(func() { r.gossip(following, resolver, gossip, node) })
+		}
 		defer func() {
 			stop()
 			follow.Wait()
@@ -515,53 +518,39 @@ func readGossipKey(file string) ([]byte, error) {
 // is MenteDB's.
 const heartbeatKeyScheme = "xxh64"
 
-// members tells the resolver who is live: by gossip where there is some, else by
-// the heartbeats of the root.
-func (r *nodeRun) members(ctx context.Context, resolver *coordinator.Resolver, gossip *membership.Gossip, node *coordinator.Node) {
-	var registry membership.Registry = gossip
-	var heartbeats *membership.Heartbeats
-	if gossip == nil {
-		var err error
-		heartbeats, err = membership.NewHeartbeats(r.store, membership.HeartbeatOptions{
-			NodeID: r.o.nodeID, Addr: r.o.advertise, Instance: node.Instance(), Bodies: true, Clock: r.clock,
-		})
-		if err != nil {
-			r.log.Error("nodes cannot be listed", "error", err)
-			return
+// setMembers has a resolver take over who is live.
+func (r *nodeRun) setMembers(resolver *coordinator.Resolver) func([]coordinator.Peer) {
+	return func(peers []coordinator.Peer) {
+		if err := resolver.SetMembers(peers); err != nil {
+			r.log.Warn("members not taken over", "error", err)
 		}
-		registry = heartbeats
-	} else {
-		go membership.Run(ctx, gossip, r.clock, func(_ time.Duration, err error) {
-			if err != nil {
-				r.log.Debug("gossip", "error", err)
-			}
-		})
 	}
-	for ctx.Err() == nil {
-		status := node.Status()
-		if heartbeats != nil && status.Ready {
-			// The policy's own, which was found valid.
-			_ = heartbeats.SetTimings(status.Settings.HeartbeatInterval.Std(), status.Settings.HeartbeatTimeout.Std())
+}
+
+// gossip gossips, and tells the resolver who is live by it.
+func (r *nodeRun) gossip(ctx context.Context, resolver *coordinator.Resolver, gossip *membership.Gossip, node *coordinator.Node) {
+	go membership.Run(ctx, gossip, r.clock, func(_ time.Duration, err error) {
+		if err != nil {
+			r.log.Debug("gossip", "error", err)
 		}
-		nodes, err := registry.Live(ctx)
+	})
+	set := r.setMembers(resolver)
+	for ctx.Err() == nil {
+		nodes, err := gossip.Live(ctx)
 		if err != nil {
 			r.log.Debug("who is live is not known", "error", err)
 		} else {
 			drained := map[string]bool{} // as the root shows them
-			for _, n := range status.Peers {
+			for _, n := range node.Status().Peers {
 				drained[n.ID] = n.Live && fleet.OffersNothing(n.Heartbeat.Name)
 			}
 			peers := make([]coordinator.Peer, 0, len(nodes))
 			for _, n := range nodes {
-				if gossip != nil || n.KeyScheme == heartbeatKeyScheme { // a node without an upstream has no keys
-					peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr, Drained: drained[n.ID]})
-				}
+				peers = append(peers, coordinator.Peer{ID: n.ID, Addr: n.Addr, Drained: drained[n.ID]})
 			}
-			if err := resolver.SetMembers(peers); err != nil {
-				r.log.Warn("members not taken over", "error", err)
-			}
+			set(peers)
 		}
-		if r.clock.Sleep(ctx, min(registry.Interval(), 5*time.Second)) != nil {
+		if r.clock.Sleep(ctx, min(gossip.Interval(), 5*time.Second)) != nil {
 			return
 		}
 	}

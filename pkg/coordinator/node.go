@@ -42,9 +42,12 @@ type NodeOptions struct {
 	// KeyScheme is the scheme by which this node and others place keys of requests;
 	// "" where it takes none. Others see it in the heartbeat.
 	KeyScheme string
-	Versions  []fleet.Version
-	Clock     leases.Clock // nil for the machine's
-	Log       *slog.Logger // nil for none
+	// Members, if set, is told after each list of the nodes who else takes requests
+	// for keys by KeyScheme. It is not told of a list that fails. It must not wait.
+	Members  func(peers []Peer)
+	Versions []fleet.Version
+	Clock    leases.Clock // nil for the machine's
+	Log      *slog.Logger // nil for none
 	// Output, if set, takes what tasks print.
 	Output func(k Key, line string)
 	// Keys, if set, holds leases besides those of the tasks, which go in the same
@@ -124,7 +127,6 @@ type NodeStatus struct {
 	// more where databases, settings or live nodes have changed.
 	Computed     int
 	Peers        []fleet.Node
-	Settings     fleet.NodeSettings // of the policy in force
 	Warnings     []fleet.Warning
 	ConfigDigest string
 	Drained      bool
@@ -185,7 +187,8 @@ func NewNode(store objstore.Store, o NodeOptions) (*Node, error) {
 		o.Keys.SetDrained(true)
 	}
 	n.registry, err = membership.NewHeartbeats(store, membership.HeartbeatOptions{
-		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Keys: o.Keys != nil, Clock: o.Clock, Describe: n.describe,
+		NodeID: o.NodeID, Addr: o.Addr, Instance: o.Instance, Services: services, Keys: o.Keys != nil, Bodies: o.Members != nil,
+		Clock: o.Clock, Describe: n.describe,
 		Watching: func(most time.Duration) {
 			n.log.Info("a heartbeat of this node id is live: waiting whether another process renews it", "node", o.NodeID, "at_most", most)
 		},
@@ -587,6 +590,7 @@ func (n *Node) members(ctx context.Context) {
 		}
 		if err == nil {
 			live = n.tellOfOthers(live, nodes)
+			n.tellOfPeers(nodes)
 			unleased := n.unleasedOf(ctx, nodes, takesLeases)
 			n.tell(func(c *Core, now time.Duration) []Action {
 				n.unleased = unleased
@@ -634,6 +638,24 @@ func (n *Node) tellOfOthers(before map[string]bool, nodes []fleet.Node) map[stri
 		}
 	}
 	return live
+}
+
+// tellOfPeers tells who takes requests for keys.
+func (n *Node) tellOfPeers(nodes []fleet.Node) {
+	if n.o.Members == nil {
+		return
+	}
+	drained := map[string]bool{}
+	for _, other := range nodes {
+		drained[other.ID] = fleet.OffersNothing(other.Heartbeat.Name)
+	}
+	var peers []Peer
+	for _, other := range n.registry.LiveOf(nodes) {
+		if !other.Self && other.KeyScheme == n.o.KeyScheme {
+			peers = append(peers, Peer{ID: other.ID, Addr: other.Addr, Drained: drained[other.ID]})
+		}
+	}
+	n.o.Members(peers)
 }
 
 // WarnUnleased is the kind of a warning that a node of Sleet, which takes no
@@ -714,7 +736,7 @@ func (n *Node) loop(ctx context.Context) {
 func (n *Node) describeSelf() NodeStatus {
 	c := n.core
 	s := NodeStatus{
-		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Settings: c.Settings(), Drained: c.Drained(), Computed: c.computed,
+		Slots: c.Machine().Status(), Counts: c.Machine().Counts(), Peers: c.Peers(), Drained: c.Drained(), Computed: c.computed,
 		Isolated: c.Machine().isolated, Stopping: c.Machine().stopping, Ready: c.seen && c.listed && c.state != nil,
 		Failures: make(map[Key]string, len(n.failed)),
 	}

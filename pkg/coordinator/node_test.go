@@ -22,6 +22,7 @@ import (
 	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 	"github.com/shardctl/shardctl/pkg/leases/objectlease"
 	"github.com/shardctl/shardctl/pkg/membership"
+	"github.com/shardctl/shardctl/pkg/placement"
 )
 
 // newRoot is a fleet root with some databases.
@@ -297,16 +298,21 @@ func TestNodeIsDrained(t *testing.T) {
 
 // What a node asks of its store while nothing happens, which is what one of Sleet
 // asks: a heartbeat and a list of the nodes each interval, and each poll the policy
-// and a list of the registry, whose pages have 1,000 entries.
+// and a list of the registry, whose pages have 1,000 entries. In front of an upstream
+// it also renews the one session of its keys each third of the TTL, and knows who
+// else is from the same lists.
 func TestNodeIdleCost(t *testing.T) {
 	for _, c := range []struct {
 		name                    string
 		builtIn                 bool // timings
 		idle                    time.Duration
 		databases, ticks, polls int64
+		renewals                int64 // of a session, with an upstream
 	}{
-		{"timings of newRoot", false, time.Hour, 100, 3600, 1800},
-		{"built-in timings", true, 10 * time.Minute, 100_000, 60, 10},
+		{"timings of newRoot", false, time.Hour, 100, 3600, 1800, 0},
+		{"built-in timings", true, 10 * time.Minute, 100_000, 60, 10, 0},
+		{"an upstream", false, time.Hour, 100, 3600, 1800, 360},
+		{"an upstream, built-in timings", true, time.Hour, 100, 360, 60, 360},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -323,8 +329,24 @@ func TestNodeIdleCost(t *testing.T) {
 				if c.builtIn { // 100,000 tasks are of no interest here
 					o.Tasks, want = map[fleet.Service]coordinator.Task{fleet.Mirror: r.task()}, 0
 				}
+				var resolver *coordinator.Resolver
+				if c.renewals > 0 {
+					resolver = inFrontOf(t, store, &o)
+					ctx, stop := context.WithCancel(t.Context())
+					defer stop()
+					go showKeys(ctx, t, memory, "b")
+				}
 				n := startNode(t, store, o)
 				time.Sleep(90 * time.Second)
+				if resolver != nil { // it has keys, and others have
+					found := map[coordinator.Where]int{}
+					for i := range 20 {
+						found[resolver.Resolve(t.Context(), fmt.Sprint("key-", i)).Where]++
+					}
+					if found[coordinator.Local] < 2 || found[coordinator.Remote] < 2 || found[coordinator.Local]+found[coordinator.Remote] != 20 {
+						t.Errorf("keys are %v", found)
+					}
+				}
 				before := store.Counts()
 				time.Sleep(c.idle)
 				after := store.Counts()
@@ -335,11 +357,15 @@ func TestNodeIdleCost(t *testing.T) {
 					{"puts", after.Puts - before.Puts, c.ticks + 1},
 					{"list pages", after.Pages - before.Pages, c.ticks + 1 + (c.polls+1)*((c.databases+999)/1000)},
 					{"gets", after.Gets - before.Gets, c.polls + 1},
-					{"other writes", after.Creates + after.Swaps + after.Deletes - before.Creates - before.Swaps - before.Deletes, 0},
+					{"renewals", after.Swaps - before.Swaps, c.renewals + 1},
+					{"other writes", after.Creates + after.Deletes - before.Creates - before.Deletes, 0},
 				} {
 					if count.got > count.most {
 						t.Errorf("%d %s in %v without work, want at most %d", count.got, count.what, c.idle, count.most)
 					}
+				}
+				if c.renewals == 0 && after.Swaps > 0 {
+					t.Error("a node without leases renews them")
 				}
 				if r.all.Load() != want {
 					t.Errorf("%d starts, want %d", r.all.Load(), want)
@@ -347,6 +373,50 @@ func TestNodeIdleCost(t *testing.T) {
 				n.end(t)
 			})
 		})
+	}
+}
+
+// inFrontOf has a node take requests for keys, which it resolves by its lists.
+func inFrontOf(t *testing.T, store objstore.Store, o *coordinator.NodeOptions) *coordinator.Resolver {
+	t.Helper()
+	o.Clock, o.Addr, o.KeyScheme = leasetest.BubbleClock(), "http://"+o.NodeID, "xxh64"
+	process, err := leases.NewProcess(objectlease.New(store), leases.Options{Node: o.NodeID, Addr: o.Addr, Clock: o.Clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	scheme, err := placement.Lookup(o.KeyScheme)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keeper := leases.NewKeeper(process, leases.KeeperOptions{Terms: leases.Terms{TTL: 30 * time.Second}, Sessions: leases.SessionAlways})
+	resolver := coordinator.NewResolver(coordinator.ResolverOptions{
+		Self: coordinator.Peer{ID: o.NodeID, Addr: o.Addr}, Scheme: scheme, Keeper: keeper, Store: process,
+	})
+	t.Cleanup(func() {
+		if err := resolver.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	o.Keys = resolver
+	o.Members = func(peers []coordinator.Peer) {
+		if err := resolver.SetMembers(peers); err != nil {
+			t.Error(err)
+		}
+	}
+	return resolver
+}
+
+// showKeys writes the heartbeats of another node that takes requests for keys.
+func showKeys(ctx context.Context, t *testing.T, store objstore.Store, id string) {
+	body := fmt.Sprintf(`{"version":1,"node_id":%q,"sleet_version":"","slatedb_version":"","services":[],"instance":"i","addr":"http://%s","key_scheme":"xxh64"}`, id, id)
+	for ctx.Err() == nil {
+		if _, err := store.Put(ctx, fleet.HeartbeatPrefix+fleet.KeysHeartbeatName(id, nil), []byte(body)); err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+		}
 	}
 }
 

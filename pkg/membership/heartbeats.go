@@ -367,7 +367,12 @@ func (h *Heartbeats) Live(ctx context.Context) ([]Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	var nodes []Node
+	return h.LiveOf(all), nil
+}
+
+// LiveOf are the live ones of a list that [Heartbeats.Nodes] gave last, as
+// [Heartbeats.Live] gives them. Nothing is read.
+func (h *Heartbeats) LiveOf(all []fleet.Node) (nodes []Node) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, n := range all {
@@ -381,7 +386,7 @@ func (h *Heartbeats) Live(ctx context.Context) ([]Node, error) {
 		}
 		nodes = append(nodes, node)
 	}
-	return nodes, nil
+	return nodes
 }
 
 // Nodes lists all nodes as package fleet tells them, sorted by id. This node is
