@@ -128,6 +128,7 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 		}
 	}
 	held := make([]*leases.Lease, len(keys))
+	batch.made = func(i int) leaseChange { return leaseChange{leaseResult: newHeldLease(held[i]), Result: "acquired"} }
 	operate.EachLease(len(keys), func(i int) error {
 		l, err := a.acquire(acquiring, process, keys[i], terms, &o.take.wait)
 		if err == nil && keeper != nil {
@@ -141,11 +142,6 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 		return nil
 	})
 	cancel()
-	for i, l := range held {
-		if l != nil {
-			batch.done(i, newHeldLease(l), "acquired")
-		}
-	}
 	if keeper == nil {
 		return batch.finish(false)
 	}

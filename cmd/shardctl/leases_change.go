@@ -47,13 +47,16 @@ type leaseBatch struct {
 	many bool
 	// left is how many were chosen and are not among the keys.
 	left    int
-	changes []leaseChange
+	changes []*leaseChange
 	errs    []error
+	// made gives the changes that are nil until they are printed, which is less to
+	// keep.
+	made func(i int) leaseChange
 }
 
 func newLeaseBatch(a *app, p *leasePlace, verb string, keys []string, many bool) *leaseBatch {
 	return &leaseBatch{
-		a: a, place: p, verb: verb, keys: keys, many: many || len(keys) != 1, changes: make([]leaseChange, len(keys)), errs: make([]error, len(keys)),
+		a: a, place: p, verb: verb, keys: keys, many: many || len(keys) != 1, changes: make([]*leaseChange, len(keys)), errs: make([]error, len(keys)),
 	}
 }
 
@@ -75,7 +78,7 @@ func (b *leaseBatch) fail(i int, err error) {
 	} else if corrupt := (*leases.CorruptError)(nil); errors.As(err, &corrupt) {
 		c.State, c.Corrupt = "corrupt", corrupt.Err.Error()
 	}
-	b.changes[i] = c
+	b.changes[i] = &c
 }
 
 // recordIn is the record that an error tells of.
@@ -101,8 +104,16 @@ func recordIn(err error) *leases.Record {
 
 // done says what became of one key.
 func (b *leaseBatch) done(i int, l leaseResult, result string) *leaseChange {
-	b.changes[i] = leaseChange{leaseResult: l, Result: result}
-	return &b.changes[i]
+	b.changes[i] = &leaseChange{leaseResult: l, Result: result}
+	return b.changes[i]
+}
+
+// change is what became of one key.
+func (b *leaseBatch) change(i int) leaseChange {
+	if c := b.changes[i]; c != nil {
+		return *c
+	}
+	return b.made(i)
 }
 
 // finish prints the results, and gives the error that the command ends with.
@@ -115,15 +126,37 @@ func (b *leaseBatch) finish(dryRun bool) error {
 		doc.Left = b.left
 		b.a.note("%s more were chosen than --max: repeat for the rest", counted(b.left, "key"))
 	}
-	if b.many {
-		doc.Leases = b.changes
-	} else {
-		doc.Lease = &b.changes[0]
-	}
-	if err := b.a.printer().Print(doc.document(b.changes)); err != nil {
+	if err := b.print(&doc); err != nil {
 		return err
 	}
 	return b.err()
+}
+
+func (b *leaseBatch) print(doc *leasesChanged) error {
+	printer := b.a.printer()
+	if b.many && printer.Format == render.JSONFormat {
+		head, tail := *doc, struct {
+			Left int `json:"left,omitempty"`
+		}{doc.Left}
+		head.Left = 0
+		return printer.JSONList(head, "leases", func(yield func(any) bool) {
+			for i := range b.keys {
+				if !yield(b.change(i)) {
+					return
+				}
+			}
+		}, tail)
+	}
+	changes := make([]leaseChange, len(b.keys))
+	for i := range changes {
+		changes[i] = b.change(i)
+	}
+	if b.many {
+		doc.Leases = changes
+	} else {
+		doc.Lease = &changes[0]
+	}
+	return printer.Print(doc.document(changes))
 }
 
 // err is the error of one key; of several how many went, with the first that did

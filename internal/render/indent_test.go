@@ -3,6 +3,7 @@ package render
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -40,4 +41,38 @@ func TestIndentedJSON(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 	})
+}
+
+// TestJSONList: a document that is printed entry by entry is the same.
+func TestJSONList(t *testing.T) {
+	type head struct {
+		Version int    `json:"schema_version"`
+		Store   string `json:"store"`
+	}
+	type tail struct {
+		Left int `json:"left,omitempty"`
+	}
+	for _, entries := range [][]any{{}, {1}, {map[string]any{"a": "<,\n\\\"]}"}, map[string]any{}, []any{}, nil, "x"}} {
+		for _, left := range []int{0, 7} {
+			var want, got bytes.Buffer
+			whole := struct {
+				head
+				Entries []any `json:"entries"`
+				tail
+			}{head{1, "s3://b/{"}, entries, tail{left}}
+			if err := (&Printer{Out: &want, Format: JSONFormat}).Print(Document{Value: whole}); err != nil {
+				t.Fatal(err)
+			}
+			if err := (&Printer{Out: &got, Format: JSONFormat}).JSONList(whole.head, "entries", slices.Values(entries), whole.tail); err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != want.String() {
+				t.Errorf("got\n%s\nwant\n%s", &got, &want)
+			}
+		}
+	}
+	p := &Printer{Out: &bytes.Buffer{}, Format: JSONFormat}
+	if err := p.JSONList(map[string]int{"a": 1}, "entries", slices.Values([]any{func() {}}), struct{}{}); err == nil {
+		t.Error("what is no JSON was printed")
+	}
 }

@@ -5,10 +5,12 @@
 package render
 
 import (
+	"bytes"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"strings"
 
 	"charm.land/lipgloss/v2"
@@ -113,6 +115,42 @@ func (p *Printer) json(value any) error {
 	if err := e.Encode(value); err != nil {
 		return err
 	}
+	return w.Flush()
+}
+
+// JSONList prints a JSON document as [Printer.Print] does, without having all of it
+// in memory: an object with the fields of head, an array of entries, and the fields
+// of tail. Head and tail are structs or maps; head has at least one field.
+func (p *Printer) JSONList(head any, field string, entries iter.Seq[any], tail any) error {
+	before, err := marshal(head)
+	if err != nil {
+		return err
+	}
+	after, err := marshal(tail)
+	if err != nil {
+		return err
+	}
+	w := &indenter{out: p.Out}
+	fmt.Fprintf(w, "%s,%q:[", bytes.TrimSuffix(before, []byte("}")), field)
+	first := true
+	for entry := range entries {
+		text, err := marshal(entry)
+		if err != nil {
+			return err
+		}
+		if !first {
+			w.Write([]byte{','})
+		}
+		first = false
+		if _, err := w.Write(text); err != nil {
+			return err
+		}
+	}
+	w.Write([]byte{']'})
+	if after = bytes.TrimPrefix(after, []byte("{")); len(after) > 1 {
+		w.Write([]byte{','})
+	}
+	fmt.Fprintf(w, "%s\n", after)
 	return w.Flush()
 }
 

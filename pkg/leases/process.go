@@ -313,6 +313,7 @@ func (p *Process) end(l *Lease, why string, seen *Record) error {
 func (p *Process) confirm(e *entry, l *Lease, item Item, sent time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	item.Body = nil // the record has what is in it
 	l.item, l.sent = item, sent
 	l.deadline = sent + p.rules.holds(item.Record.TTL(), l.terms.Stop)
 	e.tries = nil
@@ -323,6 +324,7 @@ func (p *Process) confirm(e *entry, l *Lease, item Item, sent time.Duration) {
 func (p *Process) adopt(l *Lease, item Item) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	item.Body = nil
 	l.item = item
 }
 
