@@ -82,6 +82,7 @@ was paused.`,
 	cmd.Flags().StringVar(&o.file, "keys-file", "", "file of keys, one a line; - is standard input")
 	cmd.Flags().BoolVar(&o.renew, "renew", false, "stay and renew them until a signal comes, then release them")
 	o.guard.bindName(cmd)
+	cmd.Flags().Lookup("timeout").Usage = "how long to wait for the store; with several keys, for its answer about any of them"
 	return cmd
 }
 
@@ -121,18 +122,22 @@ func (a *app) runLeasesAcquire(ctx context.Context, cmd *cobra.Command, o *lease
 		keeper = a.keep(process, terms)
 	}
 	batch := newLeaseBatch(a, p, "acquired", keys, o.file != "")
-	acquiring, cancel := ctx, context.CancelFunc(func() {})
+	acquiring, answered, cancel, each := ctx, func() {}, context.CancelFunc(func() {}), operate.EachLease
 	if !o.take.wait.wait {
-		if acquiring, cancel, err = o.place.deadline(ctx); err != nil {
+		if acquiring, answered, cancel, err = o.place.patience(ctx); err != nil {
 			return err
 		}
+		each = func(keys int, do func(i int) error) []error { return operate.EachLeaseOf(keys, leaseRequests, do) }
 	}
 	held := make([]*leases.Lease, len(keys))
 	batch.made = func(i int) leaseChange { return leaseChange{leaseResult: newHeldLease(held[i]), Result: "acquired"} }
-	operate.EachLease(len(keys), func(i int) error {
+	each(len(keys), func(i int) error {
 		l, err := a.acquire(acquiring, process, keys[i], terms, &o.take.wait)
 		if err == nil && keeper != nil {
 			_, err = keeper.Acquire(acquiring, keys[i]) // it is this process's already
+		}
+		if backend := (*leases.BackendError)(nil); !errors.As(err, &backend) {
+			answered()
 		}
 		if err != nil {
 			batch.fail(i, err)

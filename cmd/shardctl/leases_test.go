@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -372,5 +374,92 @@ func TestGoneResult(t *testing.T) {
 				t.Errorf("%+v, %+v: %s, want %s", item.Record, item.Session, got, want)
 			}
 		}
+	}
+}
+
+// slow is a store that takes its time, and after some requests does not answer any
+// more.
+type slow struct {
+	*leases.Memory
+	takes   time.Duration
+	answers *atomic.Int64 // how many are left
+}
+
+func (s slow) pass(ctx context.Context) error {
+	answer := time.After(s.takes)
+	if s.answers.Add(-1) < 0 {
+		answer = nil
+	}
+	select {
+	case <-answer:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", leases.ErrUnreachable, ctx.Err())
+	}
+}
+
+func (s slow) Get(ctx context.Context, key string) (leases.Row, error) {
+	if err := s.pass(ctx); err != nil {
+		return leases.Row{}, err
+	}
+	return s.Memory.Get(ctx, key)
+}
+
+func (s slow) Write(ctx context.Context, w leases.Write) (string, error) {
+	if err := s.pass(ctx); err != nil {
+		return "", err
+	}
+	return s.Memory.Write(ctx, w)
+}
+
+// --timeout does not bound how long many keys take together, as long as the store
+// answers; one that does not is given up soon, however many are left.
+func TestAcquireManyFromSlowStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	const keys = 1000
+	var lines strings.Builder
+	for i := range keys {
+		fmt.Fprintln(&lines, "key", i)
+	}
+	if err := os.WriteFile(file, []byte(lines.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var table leases.Table
+	leases.Register("slow", func(context.Context, string, leases.Env) (leases.Table, error) { return table, nil })
+	run := func(t *testing.T, answers int64, args ...string) (r result, took time.Duration) {
+		synctest.Test(t, func(t *testing.T) {
+			left := &atomic.Int64{}
+			left.Store(answers)
+			table = slow{leases.NewMemory(nil), 200 * time.Millisecond, left}
+			var out, errOut bytes.Buffer
+			a := newTestApp("")
+			a.out, a.err, a.leaseClock = &out, &errOut, bubbleClock{time.Now()}
+			start := time.Now()
+			code := a.run(t.Context(), append([]string{"leases", "acquire", "--leases", "slow://x", "--node", "n1", "--timeout", "1s", "-o", "json"}, args...))
+			r, took = result{code, out.String(), errOut.String()}, time.Since(start)
+		})
+		return r, took
+	}
+
+	got, took := run(t, math.MaxInt64, "--keys-file", file)
+	if n := strings.Count(got.stdout, `"result": "acquired"`); got.code != 0 || n != keys {
+		t.Errorf("exit code %d after %v, %d of %d keys: %s", got.code, took, n, keys, got.err)
+	}
+	if took < 10*time.Second {
+		t.Errorf("it took %v, and is to take longer than --timeout by far", took)
+	}
+	const some = 500
+	got, took = run(t, some, "--keys-file", file)
+	if n := strings.Count(got.stdout, `"result": "acquired"`); got.code != exitPartly || n == 0 || n > some/2 {
+		t.Errorf("a store that falls silent: exit code %d, %d keys: %s", got.code, n, got.err)
+	}
+	if n := strings.Count(got.stdout, fmt.Sprintf(`"code": %d`, exitUnreachable)); n < keys-some {
+		t.Errorf("of a store that falls silent, %d keys are not reached", n)
+	}
+	if took > 6*time.Second {
+		t.Errorf("a store that falls silent is given up after %v", took)
+	}
+	if got, took = run(t, 0, "k"); got.code != exitUnreachable || took != time.Second {
+		t.Errorf("a silent store is given up after %v, exit code %d: %s", took, got.code, got.err)
 	}
 }

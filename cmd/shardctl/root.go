@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -61,6 +62,44 @@ func (f *rootFlags) deadline(ctx context.Context) (context.Context, context.Canc
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	return ctx, cancel, nil
+}
+
+// patience is a deadline that answers put off, for commands that ask about many
+// things, one after the other: it ends what is under way when --timeout has passed
+// without a call of answered.
+func (f *rootFlags) patience(ctx context.Context) (patient context.Context, answered func(), cancel context.CancelFunc, err error) {
+	if f.timeout <= 0 {
+		return nil, nil, nil, usageError("--timeout %v is not above 0", f.timeout)
+	}
+	c := &patientContext{Context: ctx, done: make(chan struct{})}
+	end := sync.OnceFunc(func() { close(c.done) })
+	timer := time.AfterFunc(f.timeout, end)
+	forget := context.AfterFunc(ctx, end)
+	cancel = func() {
+		timer.Stop()
+		forget()
+		end()
+	}
+	return c, func() { timer.Reset(f.timeout) }, cancel, nil
+}
+
+// patientContext ends with its parent, or like one whose deadline has come.
+type patientContext struct {
+	context.Context // the parent
+	done            chan struct{}
+}
+
+// Done is closed when it ends.
+func (c *patientContext) Done() <-chan struct{} { return c.done }
+
+// Err returns why it has ended, or nil.
+func (c *patientContext) Err() error {
+	select {
+	case <-c.done:
+		return cmp.Or(c.Context.Err(), context.DeadlineExceeded)
+	default:
+		return nil
+	}
 }
 
 // readFleet reads a root, or a snapshot. A root with nothing in it is an error (H34).

@@ -16,9 +16,13 @@ const maxWatched = 10_000
 // EachLease does something with many keys side by side, and returns an error, or
 // nil, for each. It is for work that mostly waits; the requests themselves are
 // bounded by [leases.Bounded].
-func EachLease(keys int, do func(i int) error) []error {
+func EachLease(keys int, do func(i int) error) []error { return EachLeaseOf(keys, maxWatched, do) }
+
+// EachLeaseOf is EachLease for work that only makes requests, on some keys at a
+// time.
+func EachLeaseOf(keys, parallel int, do func(i int) error) []error {
 	errs := make([]error, keys)
-	room := make(chan struct{}, maxWatched)
+	room := make(chan struct{}, parallel)
 	var wg sync.WaitGroup
 	for i := range keys {
 		room <- struct{}{}
