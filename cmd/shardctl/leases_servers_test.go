@@ -131,9 +131,15 @@ func testSessionsOn(t *testing.T, kind testservers.Kind, environ map[string]stri
 		return got
 	}
 	if kind == testservers.Etcd {
-		for code, args := range map[int][]string{0: {"list"}, exitFailed: {"kill", "i", "--reason", "why", "--yes"}} {
-			if got := run(code, args...); !strings.Contains(got.err, "keeps the lives of processes itself, and no sessions") {
+		for args, code := range map[string]int{"list": 0, "show i": exitFailed, "kill i --reason why --yes": exitFailed} {
+			if got := run(code, strings.Fields(args)...); !strings.Contains(got.err, "keeps the lives of processes itself, and no sessions") {
 				t.Errorf("sessions %q: %s", args, got.err)
+			}
+		}
+		got := run(exitFailed, "kill", "i", "--reason", "why", "--yes")
+		for _, want := range []string{"shardctl leases revoke KEY --leases etcd://", "shardctl leases release KEY --force --leases etcd://"} {
+			if !strings.Contains(got.err, want) {
+				t.Errorf("kill names no way that works: %s", got.err)
 			}
 		}
 		return

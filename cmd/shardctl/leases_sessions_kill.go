@@ -87,7 +87,8 @@ func (a *app) runSessionsKill(ctx context.Context, cmd *cobra.Command, o *sessio
 	view := p.view()
 	if _, ok := p.reader.(leases.SessionReader); !ok {
 		cancel()
-		return failure("%s", p.noSessions(""))
+		return failure("%s", p.noSessions("")).withHint(
+			"shardctl leases revoke KEY%s asks a holder to let go; shardctl leases release KEY --force%s takes the key of a dead one", a.leasesAt, a.leasesAt)
 	}
 	plan, err := view.PlanKill(planning, instance, o.delay, o.ttl)
 	cancel()

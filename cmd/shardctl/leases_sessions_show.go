@@ -74,7 +74,7 @@ func (a *app) runSessionsShow(ctx context.Context, o *sessionsShowOptions, insta
 	}
 	defer cancel()
 	if _, ok := p.reader.(leases.SessionReader); !ok {
-		return failure("%s", p.noSessions(""))
+		return failure("%s", p.noSessions("")).withHint("shardctl leases show KEY%s says whether the holder of a key is alive", a.leasesAt)
 	}
 	view := p.view()
 	s, err := view.Session(ctx, instance)
