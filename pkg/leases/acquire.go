@@ -30,7 +30,7 @@ func (p *Process) Acquire(ctx context.Context, key string, terms Terms) (*Lease,
 		return nil, err
 	}
 	defer unlock()
-	if err := p.keepAlive(ctx, key, &terms); err != nil {
+	if err := p.keepAlive(ctx, &terms); err != nil {
 		return nil, err
 	}
 
@@ -130,6 +130,8 @@ func (p *Process) found(e *entry, item *Item, terms Terms) *Lease {
 		l.session = session
 		session.stop = max(session.stop, terms.Stop)
 		p.mu.Unlock()
+	} else {
+		p.putUnderLife(l)
 	}
 	p.confirm(e, l, *item, sent)
 	p.mu.Lock()
@@ -173,12 +175,15 @@ func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, ol
 		p.mu.Unlock()
 	}
 	l := &Lease{p: p, key: next.Key, epoch: next.Epoch, instance: next.Instance, session: s, terms: terms}
-	sent := p.sendTime()
+	if s == nil {
+		p.putUnderLife(l)
+	}
+	sent := p.sendTime(l)
 	p.remember(e, try{next.Nonce, next.Epoch, sent})
 	o, item, err := p.write(ctx, "acquire", base, next, gone)
 	switch {
 	case o == unknown:
-		p.doubt(s, next.Key, base)
+		p.doubt(l.holding(), next.Key, base)
 		return nil, err
 	case err != nil:
 		p.forget(e, next.Nonce)
@@ -189,7 +194,7 @@ func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, ol
 		p.mu.Unlock()
 		if !ours {
 			// Ours by a write that is not remembered: not to be believed.
-			p.doubtAt(s, next.Key, anyVersion)
+			p.doubtAt(l.holding(), next.Key, anyVersion)
 			return nil, &BackendError{"acquire", next.Key, fmt.Errorf("%w: an earlier write of this process has landed", ErrUnknown)}
 		}
 		sent = first
@@ -221,7 +226,7 @@ func (p *Process) take(ctx context.Context, e *entry, s *session, base *Item, ol
 		return l, nil
 	}
 	p.mu.Unlock()
-	p.doubtAt(s, next.Key, anyVersion) // named, and not believed (N9)
+	p.doubtAt(l.holding(), next.Key, anyVersion) // named, and not believed (N9)
 	return nil, p.end(l, "the answer came after its time", nil)
 }
 
@@ -230,7 +235,7 @@ func (p *Process) mine(l *Lease) bool {
 	if l.session != nil {
 		return l.session == p.session && l.session.ended == nil
 	}
-	return l.instance == p.life.instance
+	return l.instance == p.life.instance && (l.life == nil || l.life == p.life)
 }
 
 // names says that a record names this process's present life, or its session.
@@ -244,116 +249,32 @@ func (p *Process) names(r *Record) bool {
 	return r.Instance == p.life.instance
 }
 
-// doubt remembers that a key may name the session without being believed.
-func (p *Process) doubt(s *session, key string, base *Item) {
-	if s == nil {
-		return
-	}
+// doubt remembers that a key may name the session, or the life, without being
+// believed.
+func (p *Process) doubt(h *holding, key string, base *Item) {
 	version := ""
 	if base != nil {
 		version = base.Version
 	}
-	p.doubtAt(s, key, version)
+	p.doubtAt(h, key, version)
 }
 
-func (p *Process) doubtAt(s *session, key, version string) {
-	if s != nil {
+func (p *Process) doubtAt(h *holding, key, version string) {
+	if h != nil {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		s.doubt(key, version)
+		h.doubt(key, version)
 	}
 }
 
-// sendTime is the time from which a write that is sent now counts. Where the
-// table keeps lives, that is the last confirmed sign of life.
-func (p *Process) sendTime() time.Duration {
+// sendTime is the time from which a write for a lease that is sent now counts.
+// Under a life, that is the last confirmed sign of it.
+func (p *Process) sendTime(l *Lease) time.Duration {
 	now := p.clock.Elapsed()
-	if p.lives == nil {
-		return now
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.life.sent
-}
-
-// keepAlive begins this process's life on a table that keeps lives, or extends
-// it where less than half is left. The TTL of the terms becomes that of the
-// life.
-func (p *Process) keepAlive(ctx context.Context, key string, terms *Terms) error {
-	if p.lives == nil {
-		return nil
+	if l.life != nil {
+		return l.life.sent
 	}
-	terms.Session = false
-	select {
-	case <-p.checking: // one at a time
-		defer func() { p.checking <- struct{}{} }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	p.mu.Lock()
-	life := p.life
-	p.mu.Unlock()
-	if life.begun {
-		terms.TTL = life.ttl
-		if terms.Stop > terms.TTL/2 {
-			terms.Stop = terms.TTL / 2
-		}
-		if now := p.clock.Elapsed(); now-life.sent < life.ttl/6 {
-			return nil
-		}
-		over := func(now time.Duration) bool { return p.rules.over(now, life.sent+p.rules.holds(life.ttl, 0)) }
-		if sent := p.clock.Elapsed(); !over(sent) { // L2: a late one is not sent
-			err := p.lives.Extend(ctx, life.instance)
-			if err == nil && !over(p.clock.Elapsed()) {
-				p.mu.Lock()
-				p.life.sent = sent
-				p.mu.Unlock()
-				return nil
-			}
-			if err != nil && !errors.Is(err, ErrGone) {
-				return &BackendError{"keep process alive for", key, err}
-			}
-		}
-		life = p.nextLife()
-	}
-	life.ttl = terms.TTL
-	sent := p.clock.Elapsed()
-	if err := p.lives.Begin(ctx, life.instance, life.ttl); err != nil {
-		p.nextLife() // whether it was begun is not known
-		return &BackendError{"begin life of process for", key, err}
-	}
-	p.mu.Lock()
-	life.begun, life.sent = true, sent
-	p.life = life
-	p.mu.Unlock()
-	return nil
-}
-
-// loseLife ends a life that the table says is over, if it is still this
-// process's.
-func (p *Process) loseLife(instance string) {
-	p.mu.Lock()
-	current := p.life.instance == instance
-	p.mu.Unlock()
-	if current {
-		p.nextLife()
-	}
-}
-
-// nextLife gives this process another instance. The leases of the last one are
-// over.
-func (p *Process) nextLife() life {
-	instance := p.fresh()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	old := p.life.instance
-	p.life = life{instance: instance}
-	for key, e := range p.entries {
-		if l := e.lease; l != nil && l.instance == old {
-			if l.ended == nil {
-				l.ended = &LostError{key, l.epoch, "the process's life at the store is over", nil}
-			}
-		}
-	}
-	return p.life
+	return now
 }

@@ -122,8 +122,16 @@ func (b *boundedLives) Begin(ctx context.Context, instance string, ttl time.Dura
 	return b.do(ctx, "begin", instance, func(ctx context.Context) error { return b.lives.Begin(ctx, instance, ttl) })
 }
 
-func (b *boundedLives) Extend(ctx context.Context, instance string) error {
-	return b.do(ctx, "extend", instance, func(ctx context.Context) error { return b.lives.Extend(ctx, instance) })
+func (b *boundedLives) Extend(ctx context.Context, instance string, handled []Ask) (asks []Ask, err error) {
+	err = b.do(ctx, "extend", instance, func(ctx context.Context) error {
+		asks, err = b.lives.Extend(ctx, instance, handled)
+		return err
+	})
+	return asks, err
+}
+
+func (b *boundedLives) Tell(ctx context.Context, key string) error {
+	return b.do(ctx, "tell", key, func(ctx context.Context) error { return b.lives.Tell(ctx, key) })
 }
 
 func (b *boundedLives) End(ctx context.Context, instance string) error {

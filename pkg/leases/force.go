@@ -299,6 +299,15 @@ const lifeSlack = 2 * time.Second
 // is over, and one whose life goes on to the end is alive.
 func (p *Process) watch(ctx context.Context, f *Forcing) (*Item, error) {
 	last := f.Item
+	if last == nil || last.Err != nil {
+		since, err := p.tellAll(ctx, f.Key)
+		if err != nil {
+			return nil, err
+		}
+		if last != nil {
+			last.At = max(last.At, since) // from when on the watch counts
+		}
+	}
 	kept := p.lives != nil && last != nil && last.Err == nil && last.Record.State == Held
 	for f.Watch > 0 && f.Item != nil {
 		watched := p.clock.Elapsed() - f.Item.At
@@ -416,7 +425,7 @@ func (p *Process) watchAndForce(ctx context.Context, f *Forcing, op string, befo
 			return nil, fmt.Errorf("force-release of %s: %w", f.Key, err)
 		}
 		gone := ""
-		if old.State == Held && !f.how.NoWatch {
+		if old.State == Held && (!f.how.NoWatch || f.Item != nil && f.Item.Life.Over) { // it was planned as that of a dead one
 			gone = old.Instance
 		}
 		o, seen, err := p.write(ctx, "force-release", last, next, gone)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -66,8 +67,9 @@ func (e *RevokedError) Error() string {
 var ErrKeeperClosed = errors.New("lease was released by this process")
 
 // Keeper holds leases: it renews each at a third of its TTL, many side by side,
-// those whose end is nearest first, and ends a lease's context before its
-// deadline where that does not succeed. What was released or lost never comes
+// those whose end is nearest first, or all of them at once where they are held under
+// a session or a life, and ends a lease's context before its deadline where that
+// does not succeed. What was released or lost never comes
 // back, also not by the answer to a renewal that was under way (HAZARDS H5, H6).
 // It may be used by several goroutines.
 type Keeper struct {
@@ -90,9 +92,11 @@ type Keeper struct {
 	busy sync.WaitGroup
 }
 
-// keptSession is the renewal of the session that leases are held under.
+// keptSession is the renewal of the session, or the life, that leases are held
+// under.
 type keptSession struct {
 	instance string // "" for none
+	ttl      time.Duration
 	renew    time.Duration
 	end      time.Duration
 	running  bool
@@ -227,13 +231,13 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 	}
 	defer k.mu.Unlock()
 	now, ttl := k.clock.Elapsed(), l.TTL()
-	end := now + l.Left() - k.margin()
-	if l.session != nil {
+	end := k.endOf(l, now)
+	if l.holding() != nil {
 		if k.session.instance != l.instance {
 			over = k.ofSession(k.session.instance) // that was lost, as the new one shows
-			k.session = keptSession{instance: l.instance, renew: now + ttl/3}
+			k.session = keptSession{instance: l.instance, ttl: ttl, renew: now + ttl/3}
 		}
-		k.session.end = end
+		k.session.end = max(k.session.end, end)
 	}
 	if h = k.held[key]; h == nil {
 		h = &HeldLease{lease: l}
@@ -242,6 +246,8 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 		taken = true
 		if l.session == nil {
 			heap.Push(&k.ends, timed{end, h})
+		}
+		if l.holding() == nil {
 			// The first renewals are spread, so that keys taken together are not
 			// renewed together for ever.
 			heap.Push(&k.waiting, timed{now + ttl/6 + rand.N(ttl/6), h})
@@ -252,6 +258,30 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 	}
 	k.poke()
 	return h, nil
+}
+
+// endOf is when the context of a lease ends unless it is renewed.
+func (k *Keeper) endOf(l *Lease, now time.Duration) time.Duration { return now + l.Left() - k.margin() }
+
+// refresh sees to it that the first of the ends is one that is still true, if it is
+// before some time; k.mu is held. Of leases under a life only each itself knows its end: it is that of the
+// life, unless others have written its record.
+func (k *Keeper) refresh(now, before time.Duration) {
+	for len(k.ends) > 0 {
+		first := &k.ends[0]
+		if first.h.lease.life != nil && first.at <= before {
+			first.h.end = k.endOf(first.h.lease, now)
+		}
+		switch {
+		case first.h.gone:
+			heap.Pop(&k.ends)
+		case first.h.end > first.at: // renewed since
+			first.at = first.h.end
+			heap.Fix(&k.ends, 0)
+		default:
+			return
+		}
+	}
 }
 
 // margin is by how much a context ends before the deadline: what it takes to
@@ -305,12 +335,7 @@ func (k *Keeper) Stats() KeeperStats {
 	s := k.stats
 	s.Held = len(k.held)
 	least := time.Duration(0)
-	for len(k.ends) > 0 && (k.ends[0].h.gone || k.ends[0].h.end > k.ends[0].at) { // renewed since
-		t := heap.Pop(&k.ends).(timed)
-		if !t.h.gone {
-			heap.Push(&k.ends, timed{t.h.end, t.h})
-		}
-	}
+	k.refresh(now, math.MaxInt64)
 	if len(k.ends) > 0 {
 		least = k.ends[0].at - now
 	}
@@ -461,15 +486,8 @@ func (k *Keeper) step() (over []*HeldLease, sleep time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.clock.Elapsed()
-	for len(k.ends) > 0 && (k.ends[0].h.gone || k.ends[0].at <= now) {
-		t := heap.Pop(&k.ends).(timed)
-		switch {
-		case t.h.gone:
-		case t.h.end > now: // renewed since
-			heap.Push(&k.ends, timed{t.h.end, t.h})
-		default:
-			over = append(over, t.h)
-		}
+	for k.refresh(now, now); len(k.ends) > 0 && k.ends[0].at <= now; k.refresh(now, now) {
+		over = append(over, heap.Pop(&k.ends).(timed).h)
 	}
 	for len(k.waiting) > 0 && k.waiting[0].at <= now {
 		h := heap.Pop(&k.waiting).(timed).h
@@ -492,7 +510,8 @@ func (k *Keeper) step() (over []*HeldLease, sleep time.Duration) {
 		} else {
 			if s.renew <= now && !s.running {
 				s.running = true
-				k.busy.Go(func() { k.renewSession(s.instance) })
+				instance, ttl := s.instance, s.ttl
+				k.busy.Go(func() { k.renewSession(instance, ttl) })
 			}
 			sleep = min(sleep, s.end-now)
 			if !s.running {
@@ -544,20 +563,19 @@ func (k *Keeper) renew(h *HeldLease) {
 	}
 }
 
-// ofSession are the leases that are held under a session; k.mu is held.
+// ofSession are the leases that are held under a session, or a life; k.mu is held.
 func (k *Keeper) ofSession(instance string) (all []*HeldLease) {
 	for _, h := range k.held {
-		if h.lease.session != nil && h.lease.instance == instance {
+		if h.lease.holding() != nil && h.lease.instance == instance {
 			all = append(all, h)
 		}
 	}
 	return all
 }
 
-// renewSession renews the session, once, does what it is asked to, and says when
+// renewSession renews the session, or the life, once, does what it is asked to, and says when
 // to do so again.
-func (k *Keeper) renewSession(instance string) {
-	ttl := k.ttl()
+func (k *Keeper) renewSession(instance string, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
 	defer cancel()
 	began := k.clock.Elapsed()
@@ -582,9 +600,13 @@ func (k *Keeper) renewSession(instance string) {
 			k.session.renew = now + min(ttl/10, max(left/4, time.Millisecond))
 		}
 	}
-	var marked []*HeldLease
+	var marked, asked []*HeldLease
 	for _, l := range revoked {
-		if h := k.held[l.key]; h != nil && h.lease == l && !h.revoked {
+		switch h := k.held[l.key]; {
+		case h == nil || h.lease != l:
+		case l.life != nil:
+			asked = append(asked, h)
+		case !h.revoked:
 			h.revoked = true
 			marked = append(marked, h)
 		}
@@ -598,6 +620,7 @@ func (k *Keeper) renewSession(instance string) {
 		k.lose(h, &LostError{h.lease.key, h.lease.epoch, why, nil})
 	}
 	k.revoked(marked)
+	inParallel(k.o.Parallel, len(asked), func(i int) { k.look(ctx, asked[i]) })
 	if err == nil {
 		// What cannot be settled now is at the next renewal.
 		_ = k.store.Settle(ctx)
@@ -608,6 +631,24 @@ func (k *Keeper) renewSession(instance string) {
 	}
 	k.poke()
 	k.mu.Unlock()
+}
+
+// look finds out what others have made of the record of a lease under a life.
+func (k *Keeper) look(ctx context.Context, h *HeldLease) {
+	err := k.store.Renew(ctx, h.lease, k.o.Terms)
+	var lost *LostError
+	if errors.As(err, &lost) {
+		k.lose(h, err)
+		return
+	}
+	mark := h.lease.Revoked()
+	k.mu.Lock()
+	revoked := mark != nil && !h.revoked && !h.gone
+	h.revoked = h.revoked || revoked
+	k.mu.Unlock()
+	if revoked {
+		k.revoked([]*HeldLease{h})
+	}
 }
 
 // revoked ends the contexts of leases that are to be given up.

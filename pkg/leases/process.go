@@ -90,20 +90,12 @@ type Process struct {
 
 	mu      sync.Mutex // guards what follows, and the state of leases; never held while waiting
 	entries map[string]*entry
-	life    life
+	life    *life
 	session *session
 	// Of other processes' sessions, by their instances.
 	watches map[string]*watching
 	fencing map[string]*look
 	markers map[string]*markers
-}
-
-// life is this process's life, as a table with lives keeps it.
-type life struct {
-	instance string
-	ttl      time.Duration
-	begun    bool
-	sent     time.Duration // of the last confirmed request
 }
 
 // entry is what a process knows of one key.
@@ -128,7 +120,8 @@ type Lease struct {
 	instance string
 
 	// Guarded by p.mu.
-	session  *session // nil where the record keeps its own life
+	session  *session // nil where the record keeps its own life, or the table does
+	life     *life    // nil where the table keeps no lives
 	item     Item     // the confirmed record
 	terms    Terms
 	sent     time.Duration // first send of the confirmed nonce
@@ -156,9 +149,10 @@ func NewProcess(t Table, o Options) (*Process, error) {
 	if s, ok := t.(SessionTable); ok && p.lives == nil {
 		p.sessionTable = s.SessionTable()
 	}
-	if p.life.instance = o.Instance; o.Instance == "" {
-		p.life.instance = p.fresh()
+	if o.Instance == "" {
+		o.Instance = p.fresh()
 	}
+	p.life = newLife(o.Instance)
 	return p, nil
 }
 
@@ -210,8 +204,11 @@ func (l *Lease) Left() time.Duration {
 
 // until is its deadline; p.mu is held.
 func (l *Lease) until() time.Duration {
-	if l.session != nil {
+	switch {
+	case l.session != nil:
 		return l.session.deadline - l.terms.Stop
+	case l.life != nil && len(l.life.asks[l.key]) == 0:
+		return l.life.deadline - l.terms.Stop
 	}
 	return l.deadline
 }
@@ -239,6 +236,8 @@ func (l *Lease) errAt(now time.Duration) error {
 		return l.ended
 	case l.letGo:
 		return &LostError{l.key, l.epoch, "it was released", nil}
+	case l.life != nil && l.life != l.p.life:
+		return l.lifeOver()
 	case l.session != nil && (l.p.session != l.session || l.session.ended != nil):
 		return &LostError{l.key, l.epoch, l.session.why(), nil}
 	case l.session != nil && l.session.seen[bare(l.key, l.epoch)]:
@@ -269,7 +268,8 @@ func (l *Lease) overBy(next *Lease) error {
 }
 
 // Revoked returns the mark that asks this process to let go, or nil. It shows
-// with the next renewal.
+// with the next renewal; where the table keeps lives, and leases are renewed one by
+// one, within a sixth of the TTL more.
 func (l *Lease) Revoked() *Mark {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -430,10 +430,13 @@ func (p *Process) write(ctx context.Context, op string, base *Item, next Record,
 		w.Version = base.Version
 	}
 	if p.lives != nil {
-		w.Gone = gone
+		if p.rules.comparesGone() {
+			w.Gone = gone
+		}
 		if next.State == Held && op != "revoke" && !next.Session {
 			w.Alive = next.Instance
 		}
+		w.Tell = p.tells(op, base, gone)
 	}
 	version, err := p.table.Write(ctx, w)
 	if err == nil {

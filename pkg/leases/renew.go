@@ -2,7 +2,6 @@ package leases
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -45,7 +44,7 @@ func (p *Process) renew(ctx context.Context, e *entry, l *Lease, terms Terms) er
 		return l.Err()
 	}
 	if p.lives != nil {
-		return p.renewLife(ctx, l, terms)
+		return p.renewUnderLife(ctx, l, terms)
 	}
 	for range rounds {
 		now := p.clock.Elapsed()
@@ -104,45 +103,6 @@ func (p *Process) renew(ctx context.Context, e *entry, l *Lease, terms Terms) er
 	return &BackendError{"renew", l.key, fmt.Errorf("%w: the record changed %d times meanwhile", ErrConflict, rounds)}
 }
 
-// renewLife extends the life of the process, and looks whether the record is
-// still the one that it was.
-func (p *Process) renewLife(ctx context.Context, l *Lease, terms Terms) error {
-	now := p.clock.Elapsed()
-	p.mu.Lock()
-	deadline := l.deadline
-	p.mu.Unlock()
-	if p.rules.over(now, deadline) {
-		return p.end(l, "it was not renewed in time", nil)
-	}
-	if err := p.keepAlive(ctx, l.key, &terms); err != nil {
-		return err
-	}
-	item, err := p.read(ctx, l.key)
-	if p.rules.over(p.clock.Elapsed(), deadline) {
-		return p.end(l, "the answer to its renewal came after its time", nil)
-	}
-	switch {
-	case errors.Is(err, ErrNotFound):
-		return p.end(l, lostTo(nil), nil)
-	case err != nil:
-		return err
-	case item.Err != nil:
-		return p.end(l, lostTo(item), nil)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	switch r := &item.Record; {
-	case l.ended != nil:
-		return l.ended
-	case r.State != Held || r.Instance != l.instance || r.Epoch != l.epoch:
-		l.ended = &LostError{l.key, l.epoch, lostTo(item), r}
-		return l.ended
-	}
-	l.item, l.terms, l.sent = *item, terms, p.life.sent
-	l.deadline = l.sent + p.rules.holds(p.life.ttl, terms.Stop)
-	return nil
-}
-
 // lostTo says what was found in a lease's place.
 func lostTo(item *Item) string {
 	switch {
@@ -173,7 +133,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 	p.mu.Unlock()
 	e, unlock, err := p.lock(ctx, l.key)
 	if err != nil {
-		p.doubtAt(l.session, l.key, anyVersion) // its session may live on
+		p.doubtAt(l.holding(), l.key, anyVersion) // what it is held under may live on
 		return err
 	}
 	defer unlock()
@@ -185,7 +145,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 		next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
 		o, item, err := p.write(ctx, "release", &base, next, "")
 		if err != nil { // unknown, or nothing was written
-			p.doubt(l.session, l.key, &base)
+			p.doubt(l.holding(), l.key, &base)
 			return err
 		}
 		if o == unconfirmed || (o == lost && ourRelease(item, l)) {
@@ -202,7 +162,7 @@ func (p *Process) Release(ctx context.Context, l *Lease) error {
 		}
 		return nil
 	}
-	p.doubtAt(l.session, l.key, anyVersion)
+	p.doubtAt(l.holding(), l.key, anyVersion)
 	return &BackendError{"release", l.key, fmt.Errorf("%w: the record changed %d times meanwhile", ErrConflict, rounds)}
 }
 
@@ -220,8 +180,10 @@ func (p *Process) leave(e *entry, l *Lease, marked bool) {
 	if e.lease == l {
 		e.lease, e.tries = nil, nil
 	}
+	if h := l.holding(); h != nil {
+		delete(h.doubtful, l.key)
+	}
 	if s := l.session; s != nil {
-		delete(s.doubtful, l.key)
 		if m := bare(l.key, l.epoch); s.seen[m] {
 			s.handled[m], marked = true, true
 		}

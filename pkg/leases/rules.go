@@ -89,6 +89,18 @@ type rules interface {
 	sessionOver(now, deadline time.Duration) bool
 	// countsFrom is what a confirmed renewal of a session is timed from.
 	countsFrom(sent, answered time.Duration) time.Duration
+	// heedsAsks says that a process looks at the records of its keys where others
+	// ask for it.
+	heedsAsks() bool
+	// handled says that an ask can be forgotten, after its record was read or that
+	// was tried.
+	handled(read bool) bool
+	// idle says that the asks for a key can be forgotten unread: this process
+	// neither holds it nor is busy with it.
+	idle(held, busy bool) bool
+	// comparesGone says that a key is taken only where the table, too, finds the
+	// life of its holder over.
+	comparesGone() bool
 	// rest is how long a closed session stays after its lock delay.
 	rest() time.Duration
 	// leftWatch is how long a session that was left open is watched before it is
@@ -292,6 +304,13 @@ func (lawful) forcesUnmarked() bool      { return false }
 func (lawful) sessionOver(now, deadline time.Duration) bool { return now >= deadline }
 
 func (lawful) countsFrom(sent, _ time.Duration) time.Duration { return sent }
+
+func (lawful) heedsAsks() bool        { return true }
+func (lawful) handled(read bool) bool { return read }
+func (lawful) idle(held, busy bool) bool {
+	return !held && !busy // whoever is busy may have read its record before
+}
+func (lawful) comparesGone() bool { return true }
 
 func (lawful) rest() time.Duration { return SessionRest }
 

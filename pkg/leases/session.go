@@ -11,22 +11,38 @@ import (
 // session is the one that this process holds keys under. It is guarded by the
 // process's mu; requests about it are made by whoever has the sessioning token.
 type session struct {
-	instance string
-	item     SessionItem // as last confirmed, or adopted
-	deadline time.Duration
-	tries    []try
-	ended    error // why it is over: a *LostError without a key
+	holding
+	item  SessionItem // as last confirmed, or adopted
+	tries []try
+	ended error // why it is over: a *LostError without a key
 
 	// seen has all marks that were ever seen, handled those whose keys were
 	// given up, which the next renewal drops.
 	seen, handled map[SessionMark]bool // without op
-	// doubtful are keys that may name the session without being believed.
-	doubtful map[string]doubt
-	// stop is the longest time that one of its leases needs to stop its work.
-	stop time.Duration
 	// revoked are leases that are to be given up since [Process.RenewSession]
 	// last told.
 	revoked []*Lease
+}
+
+// holding is what many keys are held under: a session, or the life of the process.
+type holding struct {
+	instance string
+	deadline time.Duration
+	// doubtful are keys that may name it without being believed.
+	doubtful map[string]doubt
+	// stop is the longest time that one of its leases needs to stop its work.
+	stop time.Duration
+}
+
+// holding is what a lease is held under; nil where its record keeps its own life.
+func (l *Lease) holding() *holding {
+	switch {
+	case l.session != nil:
+		return &l.session.holding
+	case l.life != nil:
+		return &l.life.holding
+	}
+	return nil
 }
 
 // doubt is why a key has to be read again (N9).
@@ -110,7 +126,7 @@ func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error
 		Nonce: p.fresh(), State: SessionOpen, Started: at, Renewed: at,
 	}
 	s = &session{
-		instance: record.Instance, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{}, doubtful: map[string]doubt{},
+		holding: holding{instance: record.Instance, doubtful: map[string]doubt{}}, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{},
 	}
 	sent := p.clock.Elapsed()
 	o, item, err := p.writeSession(ctx, nil, record, false)
@@ -199,7 +215,10 @@ func (p *Process) writeSession(ctx context.Context, base *SessionItem, next Sess
 
 // RenewSession extends the session under which this process holds keys, if it
 // has one, and returns those that it is newly asked to give up: their work has to
-// stop now, and then they are to be released.
+// stop now, and then they are to be released. Where the table keeps lives, that is
+// the process's life, and what is returned are those of its leases whose records
+// others have written since: [Process.Renew] looks at one, and its time does not go
+// on before that has succeeded.
 //
 // Errors: a [*SessionLost], after which all its keys are lost; a
 // [*BackendError], after which the session goes on until its deadline.
@@ -209,6 +228,9 @@ func (p *Process) RenewSession(ctx context.Context) (revoked []*Lease, err error
 		return nil, err
 	}
 	defer done()
+	if p.lives != nil {
+		return p.renewLife(ctx)
+	}
 	p.mu.Lock()
 	s := p.session
 	p.mu.Unlock()
@@ -267,7 +289,7 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 		}
 		s.item = *item
 		if ours {
-			p.endLate(s, answered)
+			p.endLate(&s.holding, answered)
 			s.deadline = p.rules.countsFrom(sent, answered) + p.rules.holds(item.Session.TTL(), 0)
 			s.tries = nil
 		}
@@ -284,27 +306,27 @@ func (p *Process) renewSession(ctx context.Context, s *session) error {
 
 // doubt remembers that a key may name the session without being believed, since
 // a write over a version had an unknown outcome; p.mu is held.
-func (s *session) doubt(key, base string) { s.doubtful[key] = doubt{base, s.doubtful[key].after} }
+func (h *holding) doubt(key, base string) { h.doubtful[key] = doubt{base, h.doubtful[key].after} }
 
-// endLate ends the leases whose work had to stop before their session's renewal
-// was confirmed, which does not bring them back (L2); p.mu is held.
-func (p *Process) endLate(s *session, now time.Duration) {
-	if !p.rules.over(now, s.deadline-s.stop) {
+// endLate ends the leases whose work had to stop before the renewal of what they
+// are held under was confirmed, which does not bring them back (L2); p.mu is held.
+func (p *Process) endLate(h *holding, now time.Duration) {
+	if !p.rules.over(now, h.deadline-h.stop) {
 		return
 	}
 	for _, e := range p.entries {
-		if l := e.lease; l != nil && l.session == s && l.ended == nil && !l.letGo && p.rules.over(now, l.until()) {
+		if l := e.lease; l != nil && l.holding() == h && l.ended == nil && !l.letGo && p.rules.over(now, l.until()) {
 			l.endAlone("it was not renewed in time")
 		}
 	}
 }
 
-// endAlone ends a lease whose session may go on, so that its key has to be given
+// endAlone ends a lease whose session or life may go on, so that its key has to be given
 // back when the work has stopped; p.mu is held.
 func (l *Lease) endAlone(why string) {
 	l.ended = &LostError{l.key, l.epoch, why, nil}
-	if s := l.session; s != nil {
-		s.doubtful[l.key] = doubt{anyVersion, s.deadline}
+	if h := l.holding(); h != nil {
+		h.doubtful[l.key] = doubt{anyVersion, l.until() + l.terms.Stop}
 	}
 }
 
@@ -345,19 +367,22 @@ func lostSession(item *SessionItem) string {
 // next time.
 func (p *Process) Settle(ctx context.Context) error {
 	p.mu.Lock()
-	s := p.session
-	if s == nil {
-		p.mu.Unlock()
-		return nil
+	s, h := p.session, &p.life.holding
+	if p.lives == nil {
+		if s == nil {
+			p.mu.Unlock()
+			return nil
+		}
+		h = &s.holding
 	}
 	now := p.clock.Elapsed()
 	todo := map[string]string{}
-	for key, d := range s.doubtful {
+	for key, d := range h.doubtful {
 		if now >= d.after {
 			todo[key] = d.base
 		}
 	}
-	for _, m := range s.item.Session.Marks {
+	for _, m := range s.marks() {
 		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil && !e.lease.letGo {
 			continue // whoever has it gives it back
 		}
@@ -378,17 +403,34 @@ func (p *Process) Settle(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
-		if err := p.settle(ctx, s, key, todo[key]); err != nil {
+		if err := p.settle(ctx, s, h, key, todo[key]); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// marks are what a session is asked to give up; a life has none.
+func (s *session) marks() []SessionMark {
+	if s == nil {
+		return nil
+	}
+	return s.item.Session.Marks
+}
+
+// ttlOf is the TTL of a session, or else of the process's life; p.mu is held.
+func (p *Process) ttlOf(s *session) time.Duration {
+	if s == nil {
+		return p.life.ttl
+	}
+	return s.item.Session.TTL()
+}
+
 // anyVersion stands for no version in particular.
 const anyVersion = "\x00"
 
-func (p *Process) settle(ctx context.Context, s *session, key, base string) error {
+// settle settles one key of a session, or of a life, where s is nil.
+func (p *Process) settle(ctx context.Context, s *session, h *holding, key, base string) error {
 	e, unlock, err := p.lock(ctx, key)
 	if err != nil {
 		return err
@@ -404,10 +446,10 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 	}
 	now := p.clock.Elapsed()
 	p.mu.Lock()
-	l, stops := e.lease, now < s.doubtful[key].after // it was given up meanwhile
-	believed := l != nil && l.session == s && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
+	l, stops := e.lease, now < h.doubtful[key].after // it was given up meanwhile
+	believed := l != nil && l.holding() == h && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
 	p.mu.Unlock()
-	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == s.instance
+	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == h.instance
 	if stops {
 		return nil
 	}
@@ -417,7 +459,7 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 		}
 		if believed {
 			p.mu.Lock()
-			delete(s.doubtful, key)
+			delete(h.doubtful, key)
 			p.mu.Unlock()
 			return nil
 		}
@@ -432,7 +474,7 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 		switch {
 		case o == unknown:
 			p.mu.Lock()
-			s.doubt(key, item.Version)
+			h.doubt(key, item.Version)
 			p.mu.Unlock()
 			return err
 		case err != nil:
@@ -441,16 +483,16 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 			return nil // another write of ours; next time
 		}
 		p.mu.Lock()
-		if e.lease != nil && e.lease.session == s {
+		if e.lease != nil && e.lease.holding() == h {
 			e.lease, e.tries = nil, nil
 		}
-		e.gave = p.clock.Elapsed() + s.item.Session.TTL()
+		e.gave = p.clock.Elapsed() + p.ttlOf(s)
 		p.mu.Unlock()
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(s.doubtful, key)
-	for _, m := range s.item.Session.Marks {
+	delete(h.doubtful, key)
+	for _, m := range s.marks() {
 		if m.Key == key && (item == nil || item.Err != nil || !ours || m.Epoch <= item.Record.Epoch) {
 			s.handled[bare(m.Key, m.Epoch)] = true
 		}
@@ -460,7 +502,8 @@ func (p *Process) settle(ctx context.Context, s *session, key, base string) erro
 
 // CloseSession closes the session under which this process holds keys. All work
 // on all of them must have stopped: they are free for others at once, without a
-// write each. It is no error where there is no session.
+// write each. It is no error where there is no session; a life, which a table keeps,
+// goes on.
 func (p *Process) CloseSession(ctx context.Context) error {
 	done, err := p.sessionTurn(ctx)
 	if err != nil {
@@ -498,11 +541,18 @@ func (p *Process) CloseSession(ctx context.Context) error {
 	return &BackendError{"close session", s.instance, ErrConflict}
 }
 
-// HasSession says that this process holds keys under a session, and its id.
+// HasSession says that this process holds keys under a session, its id, and what is
+// left of it. Where the table keeps lives, that is the life that has begun.
 func (p *Process) HasSession() (instance string, left time.Duration, ok bool) {
 	now := p.clock.Elapsed()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if life := p.life; p.lives != nil {
+		if !life.begun || p.rules.sessionOver(now, life.deadline) {
+			return "", 0, false
+		}
+		return life.instance, life.deadline - now, true
+	}
 	if p.session == nil || p.sessionOver(p.session, now) != nil {
 		return "", 0, false
 	}

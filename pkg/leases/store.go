@@ -18,7 +18,8 @@ type Store interface {
 	Current(ctx context.Context, key string) (*Item, error)
 	List(ctx context.Context, prefix string) iter.Seq2[*Item, error]
 	// RenewSession, Settle and CloseSession are about the session under which
-	// keys are held that were acquired with [Terms.Session].
+	// keys are held that were acquired with [Terms.Session]; where the table keeps
+	// lives, all but the last are about the process's, under which all keys are held.
 	RenewSession(ctx context.Context) (revoked []*Lease, err error)
 	Settle(ctx context.Context) error
 	CloseSession(ctx context.Context) error

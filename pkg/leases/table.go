@@ -72,6 +72,10 @@ type Write struct {
 	// Tables with [Lives] also require, where these are not empty, that one
 	// instance is alive and that another one is not.
 	Alive, Gone string
+	// Tell, if not empty, is the instance that the record names and that does not
+	// write it: such tables leave it an [Ask] together with the record, in one
+	// step, unless its life is over.
+	Tell string
 }
 
 // Row is a record as a table gives it.
@@ -136,8 +140,20 @@ type Lives interface {
 	Table
 	// Begin starts the life of an instance, which never had one, for ttl.
 	Begin(ctx context.Context, instance string, ttl time.Duration) error
-	// Extend lets it go on for ttl from now. ErrGone: it is over.
-	Extend(ctx context.Context, instance string) error
-	// End ends it. One that is over is no error.
+	// Extend lets it go on for ttl from now, forgets asks that were handled, and
+	// then returns all others that were left before: asks that are left later than
+	// Extend was called may be missing, and no others. ErrGone: it is over.
+	// After any error, asks that were to be forgotten may be there or not.
+	Extend(ctx context.Context, instance string, handled []Ask) ([]Ask, error)
+	// End ends it, and its asks with it. One that is over is no error.
 	End(ctx context.Context, instance string) error
+	// Tell leaves an ask for a key with each instance that is alive.
+	Tell(ctx context.Context, key string) error
+}
+
+// Ask tells a process to look at the record of a key, which somebody else has
+// written. It lasts until it is handled, or the process's life is over.
+type Ask struct {
+	Name string // never used twice
+	Key  string
 }

@@ -6,12 +6,21 @@
 //
 //	PREFIX/records/KEY     the record of a key, byte for byte the key; never deleted
 //	PREFIX/alive/INSTANCE  there as long as that process lives, on the process's one etcd lease
+//	PREFIX/asks/INSTANCE/ASK  a key that the process is to look at, on the same lease
 //	PREFIX/audit/NAME      the audit records
 //
 // Every write of a record is a transaction that compares its mod revision, which
 // is its version here; one that takes or keeps a key also compares that the
 // process's own alive key is there, one that takes it from another that the
-// other's is gone. An etcd cluster that was restored from a backup must be
+// other's is gone. Who writes a record that another living process holds, to mark,
+// force or release it, puts an ask for that process in the same transaction.
+//
+// A process renews its etcd lease, and then reads its asks, with the alive key, in
+// one request: two requests each third of its TTL, however many keys it holds. It
+// reads the records of keys that it has asks for, and deletes such an ask, whose
+// name never comes again, with the next request. So a record that is written or
+// deleted by other means than this package, with etcdctl for instance, is not
+// noticed by its holder: never do that. An etcd cluster that was restored from a backup must be
 // restored with --bump-revision, so that revisions do not come again.
 //
 // etcd's leases are whole seconds long, and a server has a shortest one (2 s
@@ -33,10 +42,12 @@ package etcdlease
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +64,7 @@ const (
 	records = "records/"
 	alive   = "alive/"
 	audit   = "audit/"
+	asks    = "asks/"
 )
 
 // page is how many records are read at once.
@@ -60,6 +72,10 @@ const page = 500
 
 // namesPage is how many names are.
 const namesPage = 5000
+
+// asksPage is how many asks are read, and forgotten, at once: a server takes at
+// most 128 operations in a transaction, with its usual settings.
+const asksPage = 100
 
 func init() {
 	for _, scheme := range []string{"etcd", "etcds"} {
@@ -214,11 +230,7 @@ func (t *Table) Write(ctx context.Context, w leases.Write) (string, error) {
 	if w.Gone != "" {
 		conditions = append(conditions, clientv3.Compare(clientv3.CreateRevision(t.alive(w.Gone)), "=", 0))
 	}
-	var resp *clientv3.TxnResponse
-	err := t.write(ctx, "write "+name, func(ctx context.Context) (err error) {
-		resp, err = t.client.Txn(ctx).If(conditions...).Then(clientv3.OpPut(name, string(w.Body))).Else(otherwise...).Commit()
-		return err
-	})
+	resp, err := t.writeAndTell(ctx, w, conditions, otherwise)
 	switch {
 	case err != nil:
 		return "", err
@@ -228,6 +240,41 @@ func (t *Table) Write(ctx context.Context, w leases.Write) (string, error) {
 		return "", fmt.Errorf("write %s in %s: %w: there is no %s", name, t.where, leases.ErrGone, t.alive(w.Alive))
 	}
 	return "", fmt.Errorf("write %s in %s: %w", name, t.where, leases.ErrConflict)
+}
+
+// writeAndTell makes the transaction of a write, with the ask that it leaves.
+func (t *Table) writeAndTell(ctx context.Context, w leases.Write, conditions []clientv3.Cmp, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
+	name := t.prefix + records + w.Key
+	for try := 1; ; try++ {
+		puts := []clientv3.Op{clientv3.OpPut(name, string(w.Body))}
+		if w.Tell != "" {
+			id, on, err := t.lease(ctx, w.Tell)
+			if err != nil {
+				return nil, fmt.Errorf("write %s in %s: %w", name, t.where, err)
+			}
+			if on && id != clientv3.NoLease { // its process renews no other
+				puts = append(puts, clientv3.OpPut(t.ask(w.Tell), w.Key, clientv3.WithLease(id)))
+			}
+		}
+		var resp *clientv3.TxnResponse
+		err := t.write(ctx, "write "+name, func(ctx context.Context) (err error) {
+			resp, err = t.client.Txn(ctx).If(conditions...).Then(puts...).Else(otherwise...).Commit()
+			return err
+		})
+		if isNoLease(err) && try < tries { // nothing was written: that life has just ended
+			continue
+		}
+		return resp, err
+	}
+}
+
+// ask is a new name for an ask for an instance. It goes with the etcd lease of that
+// life.
+func (t *Table) ask(instance string) string { return t.asksOf(instance) + rand.Text() }
+
+// asksOf is what the names of all asks for an instance begin with.
+func (t *Table) asksOf(instance string) string {
+	return t.prefix + asks + url.PathEscape(instance) + "/"
 }
 
 // Append adds an audit record.
@@ -349,13 +396,13 @@ func (t *Table) forget(instance string) {
 	delete(t.lives, instance)
 }
 
-// Extend renews the lease, and then looks whether the alive key is still on it:
-// somebody may have removed the key alone.
-func (t *Table) Extend(ctx context.Context, instance string) error {
+// Extend renews the lease, and then reads the asks, and whether the alive key is
+// still on the lease: somebody may have removed the key alone.
+func (t *Table) Extend(ctx context.Context, instance string, handled []leases.Ask) ([]leases.Ask, error) {
 	name := t.alive(instance)
 	id, ok, err := t.known(ctx, instance)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if ok {
 		err := t.read(ctx, "extend "+name, func(ctx context.Context) (err error) {
@@ -363,19 +410,84 @@ func (t *Table) Extend(ctx context.Context, instance string) error {
 			return err
 		})
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
+	var left []leases.Ask
 	if ok {
-		on, there, err := t.lease(ctx, instance)
-		if err != nil {
-			return err
+		var on clientv3.LeaseID
+		if on, left, err = t.asks(ctx, instance, handled); err != nil {
+			return nil, err
 		}
-		ok = there && on == id
+		ok = on == id
 	}
 	if !ok {
 		t.forget(instance)
-		return fmt.Errorf("extend %s in %s: %w", name, t.where, leases.ErrGone)
+		return nil, fmt.Errorf("extend %s in %s: %w", name, t.where, leases.ErrGone)
+	}
+	return left, nil
+}
+
+// asks forgets some asks of an instance and returns the others, with the lease that
+// its alive key is on; 0 for none. For no more than a page of either it is one
+// request.
+func (t *Table) asks(ctx context.Context, instance string, handled []leases.Ask) (on clientv3.LeaseID, left []leases.Ask, err error) {
+	prefix := t.asksOf(instance)
+	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
+	for from, more := prefix, true; more; {
+		var ops []clientv3.Op
+		for _, a := range handled[:min(asksPage, len(handled))] {
+			ops = append(ops, clientv3.OpDelete(prefix+a.Name))
+		}
+		// With keys only, the lease is not told.
+		ops = append(ops, clientv3.OpGet(t.alive(instance)), clientv3.OpGet(from, end, clientv3.WithLimit(asksPage)))
+		var resp *clientv3.TxnResponse
+		err := t.read(ctx, "read "+prefix, func(ctx context.Context) (err error) { // may well be sent twice
+			resp, err = t.client.Txn(ctx).Then(ops...).Commit()
+			return err
+		})
+		if err != nil {
+			return 0, nil, err
+		}
+		handled = handled[min(asksPage, len(handled)):]
+		life, page := resp.Responses[len(ops)-2].GetResponseRange(), resp.Responses[len(ops)-1].GetResponseRange()
+		if on = 0; len(life.Kvs) > 0 {
+			on = clientv3.LeaseID(life.Kvs[0].Lease)
+		}
+		if len(handled) > 0 { // what is to be forgotten is not read
+			continue
+		}
+		for _, kv := range page.Kvs {
+			left = append(left, leases.Ask{Name: strings.TrimPrefix(string(kv.Key), prefix), Key: string(kv.Value)})
+			from = string(kv.Key) + "\x00"
+		}
+		more = page.More
+	}
+	return on, left, nil
+}
+
+// Tell puts an ask on the lease of each alive key.
+func (t *Table) Tell(ctx context.Context, key string) error {
+	for resp, err := range t.pages(ctx, alive, page) {
+		if err != nil {
+			return err
+		}
+		for _, kv := range resp.Kvs {
+			id, name := clientv3.LeaseID(kv.Lease), t.ask(strings.TrimPrefix(string(kv.Key), t.prefix+alive))
+			if id == clientv3.NoLease {
+				continue
+			}
+			err := t.read(ctx, "write "+name, func(ctx context.Context) error { // may well be sent twice
+				_, err := t.client.Put(ctx, name, key, clientv3.WithLease(id))
+				if isNoLease(err) { // that life has just ended
+					return nil
+				}
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

@@ -74,7 +74,7 @@ func TestUser(t *testing.T) {
 		if err := table.Begin(t.Context(), name, time.Minute); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := table.Extend(t.Context(), name); err != nil {
+		if _, err := table.Extend(t.Context(), name, nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -322,7 +322,8 @@ func TestLives(t *testing.T) {
 		}
 	}
 	isAlive(false, "never")
-	wantError(t, "extend one that never was", table.Extend(ctx, "never"), leases.ErrGone)
+	extend := func(instance string) error { _, err := table.Extend(ctx, instance, nil); return err }
+	wantError(t, "extend one that never was", extend("never"), leases.ErrGone)
 	if err := table.End(ctx, "never"); err != nil {
 		t.Error(err)
 	}
@@ -351,7 +352,7 @@ func TestLives(t *testing.T) {
 		}
 		isAlive(true, name)
 		wantError(t, name+": begun twice", table.Begin(ctx, name, time.Second), leases.ErrConflict)
-		if err := table.Extend(ctx, name); err != nil {
+		if err := extend(name); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		version, err := table.Write(ctx, leases.Write{Key: name, Body: []byte("x"), Alive: name})
@@ -363,7 +364,7 @@ func TestLives(t *testing.T) {
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
-		wantError(t, name+": extend", table.Extend(ctx, name), leases.ErrGone)
+		wantError(t, name+": extend", extend(name), leases.ErrGone)
 		if name == "key on another lease" {
 			continue
 		}

@@ -57,7 +57,7 @@ func (w will) withKeys(ctx context.Context, p *leases.Process, lives leases.Live
 		return err
 	}
 	if lives != nil {
-		if err := lives.Extend(ctx, p.Instance()); err != nil {
+		if _, err := lives.Extend(ctx, p.Instance(), nil); err != nil {
 			return err
 		}
 	}

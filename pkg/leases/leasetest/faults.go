@@ -30,6 +30,7 @@ type faulty struct {
 
 	before  func(leases.Write) // called with each write, if it is set
 	written []leases.Write     // those that were confirmed
+	read    []string           // keys whose records were, or were tried to be
 }
 
 // keeper is what faulty is of a table that keeps lives.
@@ -41,8 +42,11 @@ type keeper struct {
 func (k keeper) Alive(ctx context.Context, i string) (bool, time.Duration, error) {
 	return k.lives.Alive(ctx, i)
 }
-func (k keeper) Extend(ctx context.Context, i string) error { return k.lives.Extend(ctx, i) }
+func (k keeper) Extend(ctx context.Context, i string, handled []leases.Ask) ([]leases.Ask, error) {
+	return k.lives.Extend(ctx, i, handled)
+}
 func (k keeper) End(ctx context.Context, i string) error    { return k.lives.End(ctx, i) }
+func (k keeper) Tell(ctx context.Context, key string) error { return k.lives.Tell(ctx, key) }
 func (k keeper) Begin(ctx context.Context, i string, ttl time.Duration) error {
 	return k.lives.Begin(ctx, i, ttl)
 }
@@ -93,6 +97,22 @@ func (w *faulty) take() []leases.Write {
 	written := w.written
 	w.written = nil
 	return written
+}
+
+// takeRead returns the keys whose records were read since it was called last.
+func (w *faulty) takeRead() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	read := w.read
+	w.read = nil
+	return read
+}
+
+func (w *faulty) Get(ctx context.Context, key string) (leases.Row, error) {
+	w.mu.Lock()
+	w.read = append(w.read, key)
+	w.mu.Unlock()
+	return w.Table.Get(ctx, key)
 }
 
 // arrive lets the late writes arrive.

@@ -51,6 +51,8 @@ func Run(t *testing.T, newTable func(t *testing.T) leases.Table) {
 		{"request lost", testRequestLost},
 		{"request late", testRequestLate},
 		{"race", testRace},
+		{"asks", testAsks},
+		{"asks without a holder", testAsksOfNobody},
 		{"session of many keys", testSession},
 		{"session without effect", testSessionWithoutEffect},
 		{"session before its keys", testSessionFirst},

@@ -127,8 +127,9 @@ func (m mortalLives) Begin(ctx context.Context, instance string, ttl time.Durati
 	return m.life.write(func() error { return m.lives.Begin(ctx, instance, ttl) })
 }
 
-func (m mortalLives) Extend(ctx context.Context, instance string) error {
-	return m.life.write(func() error { return m.lives.Extend(ctx, instance) })
+func (m mortalLives) Extend(ctx context.Context, instance string, handled []leases.Ask) (asks []leases.Ask, err error) {
+	err = m.life.write(func() error { asks, err = m.lives.Extend(ctx, instance, handled); return err })
+	return asks, err
 }
 
 func (m mortalLives) End(ctx context.Context, instance string) error {

@@ -246,7 +246,8 @@ func testLives(f *fixture) {
 		f.Skip("this table keeps no lives")
 	}
 	ctx := f.Context()
-	f.wantError("extend a life that never was", f.lives.Extend(ctx, "never"), leases.ErrGone)
+	_, err := f.lives.Extend(ctx, "never", nil)
+	f.wantError("extend a life that never was", err, leases.ErrGone)
 	if err := f.lives.End(ctx, "never"); err != nil {
 		f.Errorf("end of a life that never was: %v", err)
 	}
@@ -309,4 +310,160 @@ func testLives(f *fixture) {
 	if a.Instance() == dead {
 		f.Error("a process goes on under the name of a life that is over")
 	}
+}
+
+// testAsks: a process whose life the table keeps learns what others make of its keys,
+// and reads no records but those.
+func testAsks(f *fixture) {
+	if f.lives == nil {
+		f.Skip("this table keeps no lives")
+	}
+	ctx := f.Context()
+	p, store := f.faulty("a")
+	b, faulty := f.faulty("b")
+	kept, own := leases.Terms{TTL: long, Kept: true}, leases.Terms{TTL: long}
+	held := map[string]*leases.Lease{}
+	for _, key := range []string{"marked", "marked by itself", "marked and forced", "forced", "corrupt", "x/y z"} {
+		held[key] = f.acquire(p, key, kept, 1)
+	}
+	held["released"] = f.acquire(p, "released", own, 1)
+	store.takeRead()
+	for range 3 {
+		if asked := f.renewSession(p); len(asked) > 0 {
+			f.Errorf("nobody asks, and it is asked about %q", asked)
+		}
+		f.renew(p, held["marked"], kept)
+	}
+	if read := store.takeRead(); len(read) > 0 {
+		f.Errorf("nobody asks, and renewals have read %q", read)
+	}
+
+	mark := func(by *leases.Process, key string) {
+		f.Helper()
+		if _, err := by.Revoke(ctx, key, by.Node(), "a test"); err != nil {
+			f.Fatal(err)
+		}
+	}
+	force := func(key string, how leases.Force) {
+		f.Helper()
+		if _, forced, err := f.force(b, key, how); err != nil || !forced.Changed {
+			f.Fatalf("force of %s: %+v, error %v", key, forced, err)
+		}
+	}
+	faulty.then(replyLost)
+	mark(b, "marked")
+	mark(p, "marked by itself")
+	mark(b, "marked and forced")
+	force("marked and forced", leases.Force{NoWatch: true})
+	force("forced", leases.Force{NoWatch: true})
+	f.put("corrupt", []byte("?"))
+	force("corrupt", leases.Force{EpochFloor: 100, AssumeTTL: 100 * time.Millisecond})
+	if _, err := b.ReleaseFor(ctx, "released", p.Instance()); err != nil {
+		f.Fatal(err)
+	}
+	store.takeRead()
+	want := []string{"corrupt", "forced", "marked", "marked and forced", "marked by itself", "released"}
+	for range 2 { // until they are looked at
+		if diff := cmp.Diff(want, f.renewSession(p)); diff != "" {
+			f.Errorf("what it is asked about (-want +got):\n%s", diff)
+		}
+	}
+	if read := store.takeRead(); len(read) > 0 {
+		f.Errorf("renewals have read %q", read)
+	}
+	for _, key := range want {
+		err := p.Renew(ctx, held[key], kept)
+		if strings.HasPrefix(key, "marked") && key != "marked and forced" {
+			if err != nil || held[key].Revoked() == nil || held[key].Left() <= 0 {
+				f.Errorf("%s: %v, with the mark %+v and %v left", key, err, held[key].Revoked(), held[key].Left())
+			}
+			continue
+		}
+		refused[*leases.LostError](f, "renewal of "+key, err)
+	}
+	if diff := cmp.Diff(want, store.takeRead()); diff != "" {
+		f.Errorf("what was read (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		if asked := f.renewSession(p); len(asked) > 0 {
+			f.Errorf("after it has looked, it is asked about %q", asked)
+		}
+	}
+	f.wantHeld("of which nobody asks", held["x/y z"])
+	f.release(p, held["marked"])
+	f.release(p, held["marked by itself"])
+}
+
+// testAsksOfNobody: asks are for the living, and only with what was written.
+func testAsksOfNobody(f *fixture) {
+	if f.lives == nil {
+		f.Skip("this table keeps no lives")
+	}
+	ctx := f.Context()
+	asked := func(instance string, handled []leases.Ask, want ...string) []leases.Ask {
+		f.Helper()
+		asks, err := f.lives.Extend(ctx, instance, handled)
+		if err != nil {
+			f.Fatal(err)
+		}
+		slices.SortFunc(asks, func(a, b leases.Ask) int { return strings.Compare(a.Key, b.Key) })
+		var got []string
+		for _, a := range asks {
+			got = append(got, a.Key)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			f.Fatalf("asks for %s (-want +got):\n%s", instance, diff)
+		}
+		return asks
+	}
+	for _, instance := range []string{"a", "a/b", "dead"} {
+		if err := f.lives.Begin(ctx, instance, long); err != nil {
+			f.Fatal(err)
+		}
+	}
+	write := func(key, version, tell string) (string, error) {
+		return f.table.Write(ctx, leases.Write{Key: key, Version: version, Body: []byte(key), Tell: tell})
+	}
+	if _, err := write("k", "", "a"); err != nil {
+		f.Fatal(err)
+	}
+	_, err := write("k", "", "a")
+	f.wantError("second create", err, leases.ErrConflict)
+	if _, err := write("of another", "", "a/b"); err != nil {
+		f.Fatal(err)
+	}
+	first := asked("a", nil, "k")
+	second := asked("a/b", first, "of another") // a name of another is none
+	asked("a", nil, "k")
+	asked("a", first)
+	asked("a", first)
+	asked("a/b", second)
+
+	if err := f.lives.End(ctx, "dead"); err != nil {
+		f.Fatal(err)
+	}
+	for _, instance := range []string{"dead", "never"} {
+		if _, err := write("of "+instance, "", instance); err != nil {
+			f.Errorf("write that tells one who is %s: %v", instance, err)
+		}
+	}
+	if err := f.lives.Tell(ctx, "all"); err != nil {
+		f.Fatal(err)
+	}
+	asked("a", nil, "all")
+	asked("a/b", nil, "all")
+
+	// More than go into a page, or a transaction.
+	const many = 250
+	want := []string{"all"}
+	for i := range many {
+		key := fmt.Sprintf("many %03d", i)
+		if _, err := write(key, "", "a"); err != nil {
+			f.Fatal(err)
+		}
+		want = append(want, key)
+	}
+	all := asked("a", nil, want...)
+	asked("a", all[:many/2], want[many/2:]...)
+	asked("a", all[many/2:])
 }
