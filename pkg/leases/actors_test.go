@@ -60,7 +60,7 @@ func (a *actor) renew(l *Lease, terms Terms) error {
 	h := &a.s.history
 	o := h.begin(a, "renew", l.key)
 	err := a.p.Renew(&busy{Context: bg}, l, terms)
-	if l.session != nil {
+	if l.holding() != nil {
 		o.kind = "nothing" // the key's record stays as it is
 	} else if err == nil && !h.confirmed(o) {
 		a.s.fail(unprovenSuccess, "%s: %s renewed epoch %d", l.key, a.instance, l.epoch)
@@ -278,6 +278,9 @@ func (s *sim) alive(instance string) bool {
 	if x := s.history.sessions[instance]; x != nil {
 		return !x.owner.dead
 	}
+	if x := s.lifeOf(instance); x != nil {
+		return !x.owner.dead
+	}
 	for _, a := range s.actors {
 		if a.instance == instance {
 			return !a.dead
@@ -296,9 +299,12 @@ func (s *sim) simulate() *violation {
 			names, programs[name] = append(names, name), program
 		}
 	}
-	if s.sessions {
+	switch {
+	case s.sessions:
 		s.addSessionActors(add)
-	} else {
+	case s.lives != nil:
+		s.addLifeActors(add)
+	default:
 		add(2+s.rng.IntN(3), "holder", holder)
 	}
 	if s.coin(0.6) { // otherwise holders are among themselves
@@ -360,7 +366,7 @@ func (s *sim) calmDown() {
 	s.now = s.chaos
 	var survivors []*actor // that keep their sessions alive
 	for _, a := range s.actors {
-		if !a.dead && a.p.session != nil && a.survives && s.coin(0.5) {
+		if !a.dead && (a.p.session != nil || a.p.life.begun) && a.survives && s.coin(0.5) {
 			survivors = append(survivors, a)
 			continue
 		}

@@ -145,6 +145,9 @@ const poll = 500 * time.Millisecond
 // latest is when, in the calm, a key must have been taken at the latest.
 func (h *history) latest(c *chain, r Record) time.Duration {
 	s := h.s
+	if x := s.lifeOf(r.Instance); x != nil && r.State == Held {
+		return x.latest(s)
+	}
 	from, term := max(s.chaos, c.living), r.TTL()
 	switch {
 	case r.State == Released:
@@ -176,6 +179,7 @@ func (h *history) bound(c *chain, r Record) {
 func (h *history) observe(a *actor) {
 	s := h.s
 	h.observeSession(a)
+	h.observeLife(a)
 	for _, key := range s.keys {
 		l := a.leases[key]
 		if l == nil || a.dead {
@@ -195,6 +199,7 @@ func (h *history) observe(a *actor) {
 			h.believes(a, l, b)
 		}
 		c := h.keys[key]
+		h.seesMark(a, l, c)
 		if old != nil && old.tenure == b.tenure && old.over <= s.now {
 			s.fail(beliefAfterEnd, "%s: %s believes again in epoch %d", key, a.instance, b.epoch)
 		}

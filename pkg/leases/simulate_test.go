@@ -8,7 +8,7 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("lease.seeds", 0, "how many seeds each simulation of leases runs; by default 1000 with sessions and 600 without, and 100 where time is short")
+	seedsFlag = flag.Int("lease.seeds", 0, "how many seeds each simulation of leases runs; by default 1000 with sessions and 600 without or with lives, and 100 where time is short")
 	seedFlag  = flag.Uint64("lease.seed", 0, "the one seed to run, with its events")
 )
 
@@ -45,12 +45,15 @@ func TestSimulation(t *testing.T) {
 
 // TestReplay shows that a seed is all there is to a run.
 func TestReplay(t *testing.T) {
-	for seed := range uint64(10) {
+	for seed := range uint64(15) {
 		var logs [2]string
 		for i := range logs {
 			s := newSim(seed+1, lawful{}, nil)
-			if seed%2 == 0 {
+			switch seed % 3 {
+			case 1:
 				s = newSessionSim(seed+1, brisk{})
+			case 2:
+				s = newLifeSim(seed+1, lawful{})
 			}
 			s.logging = true
 			s.simulate()
@@ -63,13 +66,14 @@ func TestReplay(t *testing.T) {
 }
 
 // replay runs a seed again and shows its events.
-func replay(t *testing.T, seed uint64, r rules, d damage) {
-	s := newSim(seed, r, d)
+func replay(t *testing.T, seed uint64, r rules, d damage) { newSim(seed, r, d).replay(t) }
+
+func (s *sim) replay(t *testing.T) {
 	s.logging = true
 	if v := s.simulate(); v != nil {
-		t.Errorf("seed %d: %v", seed, v)
+		t.Errorf("seed %d: %v", s.seed, v)
 	}
-	t.Logf("seed %d: dates %+v, undated %v, faults %v\n%s", seed, s.dates, s.undated, s.faults, s.log.String())
+	t.Logf("seed %d: dates %+v, undated %v, faults %v\n%s", s.seed, s.dates, s.undated, s.faults, s.log.String())
 }
 
 // TestSessionSimulation is TestSimulation of keys that are held under sessions and
@@ -87,11 +91,18 @@ func TestSessionSimulation(t *testing.T) {
 	}
 }
 
-func replaySessions(t *testing.T, seed uint64, r rules) {
-	s := newSessionSim(seed, r)
-	s.logging = true
-	if v := s.simulate(); v != nil {
-		t.Errorf("seed %d: %v", seed, v)
+func replaySessions(t *testing.T, seed uint64, r rules) { newSessionSim(seed, r).replay(t) }
+
+// TestLifeSimulation is TestSimulation on a store that keeps lives.
+func TestLifeSimulation(t *testing.T) {
+	if *seedFlag != 0 {
+		newLifeSim(*seedFlag, lawful{}).replay(t)
+		return
 	}
-	t.Logf("seed %d: dates %+v, undated %v, faults %v\n%s", seed, s.dates, s.undated, s.faults, s.log.String())
+	for seed := range seeds(600) {
+		if newLifeSim(seed+1, lawful{}).simulate() != nil {
+			newLifeSim(seed+1, lawful{}).replay(t)
+			return
+		}
+	}
 }

@@ -18,7 +18,8 @@ import (
 // goes on when. All chance comes from one seed, so a run repeats exactly.
 //
 // What a run checks is in history_test.go, what the processes do in
-// actors_test.go. Sessions are in the files of these names with session_ before.
+// actors_test.go. Sessions are in the files of these names with session_ before, and
+// stores that keep lives in those with lives_.
 
 // world is what a run is made of, drawn from the seed before it begins.
 type world struct {
@@ -38,6 +39,8 @@ type world struct {
 	sessions    bool // some processes hold keys under sessions
 	closesEarly bool // they close and release before the work has stopped
 	unsettled   bool // they never look at what became of their writes
+
+	lives *livesStore // nil for a store that keeps none
 }
 
 // damage is a broken store: it changes a write that arrives, and says whether
@@ -214,6 +217,7 @@ type actor struct {
 	trusted  belief   // of its session
 	marked   []*Lease // that it is asked to give up
 	knows    knowledge
+	listed   listing // of asks
 }
 
 // thread is one line of a process's work, of which it may have several. While
@@ -243,7 +247,7 @@ func (s *sim) spawn(name string, program func(*actor)) *actor {
 		a.rate = []float64{0.951, 1.049}[s.rng.IntN(2)]
 	}
 	var err error
-	a.p, err = NewProcess(simTable{a}, Options{Node: name, Instance: a.instance, Clock: simClock{a}, Random: seeded{s.rng}})
+	a.p, err = NewProcess(a.table(), Options{Node: name, Instance: a.instance, Clock: simClock{a}, Random: seeded{s.rng}})
 	if err != nil {
 		panic(err)
 	}
@@ -441,7 +445,7 @@ func (t simTable) Write(_ context.Context, w Write) (string, error) {
 	a.s.history.sends(a, w.Version, &record)
 	r := a.request(fmt.Sprintf("write %s over %s: %s", w.Key, w.Version, describe(&record)), func() reply {
 		a.s.history.arrived(o)
-		return a.s.write(a, w, how)
+		return a.s.writeUnderLives(a, w, how)
 	})
 	return r.version, r.err
 }
