@@ -21,8 +21,17 @@ func TestMemory(t *testing.T) {
 	Run(t, func(*testing.T) leases.Table { return leases.NewMemory(nil) })
 }
 
+func TestLiving(t *testing.T) {
+	t.Parallel()
+	Run(t, func(*testing.T) leases.Table { return NewLiving() })
+}
+
 func TestBounded(t *testing.T) {
 	t.Parallel()
+	t.Run("lives", func(t *testing.T) {
+		t.Parallel()
+		Run(t, func(*testing.T) leases.Table { return leases.Bounded(NewLiving(), time.Minute, 4, nil) })
+	})
 	Run(t, func(*testing.T) leases.Table { return leases.Bounded(leases.NewMemory(nil), time.Minute, 4, nil) })
 }
 
@@ -73,6 +82,69 @@ var mutants = map[string]string{
 
 // atTimes says that something is to go wrong now.
 func atTimes() bool { return rand.IntN(5) == 0 }
+
+// lifeMutants are what is wrong with tables that keep lives.
+var lifeMutants = map[string]string{
+	"alive does not matter":       "lives",
+	"gone does not matter":        "lives",
+	"asks are not left":           "asks",
+	"asks are never forgotten":    "asks",
+	"asks are told once":          "asks without a holder",
+	"asks are left for nothing":   "asks without a holder",
+	"asks have a first page only": "asks without a holder",
+	"asks are those of all":       "asks without a holder",
+	"nobody is told":              "asks without a holder",
+}
+
+// lifeMutant is a table that keeps lives with one thing wrong.
+type lifeMutant struct {
+	*Living
+	kind string
+}
+
+func (m *lifeMutant) Write(ctx context.Context, w leases.Write) (string, error) {
+	tell := w.Tell
+	switch m.kind {
+	case "alive does not matter":
+		w.Alive = ""
+	case "gone does not matter":
+		w.Gone = ""
+	case "asks are not left":
+		w.Tell = ""
+	}
+	version, err := m.Living.Write(ctx, w)
+	if err != nil && m.kind == "asks are left for nothing" {
+		m.tell(tell, w.Key)
+	}
+	return version, err
+}
+
+func (m *lifeMutant) Extend(ctx context.Context, instance string, handled []leases.Ask) ([]leases.Ask, error) {
+	if m.kind == "asks are never forgotten" {
+		handled = nil
+	}
+	asks, err := m.Living.Extend(ctx, instance, handled)
+	switch m.kind {
+	case "asks are told once":
+		_, err = m.Living.Extend(ctx, instance, asks)
+	case "asks have a first page only":
+		asks = asks[:min(100, len(asks))]
+	case "asks are those of all":
+		for other, l := range m.lives {
+			if other != instance {
+				asks = append(asks, l.asks...)
+			}
+		}
+	}
+	return asks, err
+}
+
+func (m *lifeMutant) Tell(ctx context.Context, key string) error {
+	if m.kind == "nobody is told" {
+		return nil
+	}
+	return m.Living.Tell(ctx, key)
+}
 
 // SessionReader reads the sessions.
 func (m *mutant) SessionReader() leases.Reader { return m.SessionTable() }
@@ -293,7 +365,12 @@ func TestMutant(t *testing.T) {
 	if !ok {
 		t.Skip("this is a child of TestMutants")
 	}
-	Run(t, func(*testing.T) leases.Table { return &mutant{leases.NewMemory(nil), kind} })
+	Run(t, func(*testing.T) leases.Table {
+		if _, ok := lifeMutants[kind]; ok || kind == "none with lives" {
+			return &lifeMutant{NewLiving(), kind}
+		}
+		return &mutant{leases.NewMemory(nil), kind}
+	})
 }
 
 // TestMutants: a table that breaks the contract is caught by the part of it that
@@ -310,16 +387,18 @@ func TestMutants(t *testing.T) {
 		out, err := cmd.CombinedOutput()
 		return string(out), err == nil
 	}
-	seen := map[string]bool{}
-	for kind, contract := range mutants {
-		if output, passed := run(kind, contract); passed || !strings.Contains(output, "--- FAIL") {
-			t.Errorf("%q passed %q:\n%s", kind, contract, output)
-		}
-		if !seen[contract] {
-			if output, passed := run("none", contract); !passed {
-				t.Errorf("a sound table failed %q:\n%s", contract, output)
+	for sound, mutants := range map[string]map[string]string{"none": mutants, "none with lives": lifeMutants} {
+		seen := map[string]bool{}
+		for kind, contract := range mutants {
+			if output, passed := run(kind, contract); passed || !strings.Contains(output, "--- FAIL") {
+				t.Errorf("%q passed %q:\n%s", kind, contract, output)
 			}
+			if !seen[contract] {
+				if output, passed := run(sound, contract); !passed {
+					t.Errorf("a sound table failed %q:\n%s", contract, output)
+				}
+			}
+			seen[contract] = true
 		}
-		seen[contract] = true
 	}
 }
