@@ -436,6 +436,11 @@ func (p *Process) settle(ctx context.Context, s *session, h *holding, key, base 
 		return err
 	}
 	defer unlock()
+	p.mu.Lock()
+	if d, ok := h.doubtful[key]; ok { // another, where more was done with the key meanwhile
+		base = d.base
+	}
+	p.mu.Unlock()
 	item, err := p.read(ctx, key)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
@@ -444,25 +449,18 @@ func (p *Process) settle(ctx context.Context, s *session, h *holding, key, base 
 	if item != nil {
 		version = item.Version
 	}
+	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == h.instance
 	now := p.clock.Elapsed()
 	p.mu.Lock()
 	l, stops := e.lease, now < h.doubtful[key].after // it was given up meanwhile
+	lands := version == base && !ours                // it may still
 	believed := l != nil && l.holding() == h && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
-	p.mu.Unlock()
-	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == h.instance
-	if stops {
-		return nil
+	if believed && !stops && !lands {
+		delete(h.doubtful, key)
 	}
-	if version == base || believed {
-		if version == base && !ours {
-			return nil // it may still land
-		}
-		if believed {
-			p.mu.Lock()
-			delete(h.doubtful, key)
-			p.mu.Unlock()
-			return nil
-		}
+	p.mu.Unlock()
+	if believed || stops || lands {
+		return nil
 	}
 	if ours {
 		p.mu.Lock()
