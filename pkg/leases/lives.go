@@ -74,13 +74,14 @@ func (l *Lease) lifeOver() error {
 }
 
 // tells is the instance that is to look at a record which this process is about to
-// write over: the one that it names, unless that is who writes, or certainly dead.
+// write over: the one that it names, unless that writes as its holder, or is certainly
+// dead.
 func (p *Process) tells(op string, base *Item, gone string) string {
 	if base == nil || base.Err != nil || base.Record.State != Held {
 		return ""
 	}
 	holder := base.Record.Instance
-	if holder == gone || holder == p.Instance() && op != "revoke" && op != "force-release" {
+	if holder == gone || holder == p.Instance() && (op == "acquire" || op == "release") {
 		return ""
 	}
 	return holder

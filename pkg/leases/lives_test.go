@@ -63,11 +63,11 @@ func (e *endings) options(terms leases.Terms) leases.KeeperOptions {
 	}}
 }
 
-// of is why a key's lease ended last, and how many endings there were of any.
-func (e *endings) of(key string) (error, int) {
+// of is how many leases ended, of any key, and why that of one did last.
+func (e *endings) of(key string) (all int, last error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.errs[key], e.total
+	return e.total, e.errs[key]
 }
 
 func keyNames(n int) (keys []string) {
@@ -104,7 +104,7 @@ func TestKeeperUnderLife(t *testing.T) {
 				}
 				time.Sleep(11 * time.Second)
 				var revoked *leases.RevokedError
-				if err, all := ended.of("k0"); !errors.As(err, &revoked) || table.reads.Load() != 1 || all != 1 {
+				if all, err := ended.of("k0"); !errors.As(err, &revoked) || table.reads.Load() != 1 || all != 1 {
 					t.Errorf("after a mark, and %d reads, %d have ended: %v", table.reads.Load(), all, err)
 				}
 				time.Sleep(time.Minute)
@@ -120,7 +120,7 @@ func TestKeeperUnderLife(t *testing.T) {
 				}
 				time.Sleep(11 * time.Second)
 				var lost *leases.LostError
-				if err, all := ended.of("k0"); !errors.As(err, &lost) || table.reads.Load() != 2 || all != 2 || k.Len() != n-1 {
+				if all, err := ended.of("k0"); !errors.As(err, &lost) || table.reads.Load() != 2 || all != 2 || k.Len() != n-1 {
 					t.Errorf("after a force, and %d reads, %d have ended: %v", table.reads.Load(), all, err)
 				}
 				if err := k.Close(t.Context()); err != nil {
@@ -155,7 +155,7 @@ func TestAskThatCannotBeFollowed(t *testing.T) {
 		}
 		synctest.Wait()
 		var lost *leases.LostError
-		if err, _ := ended.of("k1"); !errors.As(err, &lost) || k.Len() != 2 || held[0].Lease().Left() < 15*time.Second {
+		if _, err := ended.of("k1"); !errors.As(err, &lost) || k.Len() != 2 || held[0].Lease().Left() < 15*time.Second {
 			t.Errorf("%d are left, and one is lost: %v", k.Len(), err)
 		}
 		time.Sleep(time.Minute)
@@ -328,14 +328,14 @@ func TestKeeperUnderAnothersLife(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10*time.Minute + time.Second)
-		if _, lost := ended.of(""); lost > 0 || table.extensions.Load() != 300 {
+		if lost, _ := ended.of(""); lost > 0 || table.extensions.Load() != 300 {
 			t.Errorf("after %d extensions %d are lost", table.extensions.Load(), lost)
 		}
 		if err := table.End(t.Context(), p.Instance()); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(3 * time.Second)
-		if _, lost := ended.of(""); lost != 20 || k.Len() != 0 || held[0].Lease().Err() == nil {
+		if lost, _ := ended.of(""); lost != 20 || k.Len() != 0 || held[0].Lease().Err() == nil {
 			t.Errorf("of a life that is over %d leases have ended, %d are kept", lost, k.Len())
 		}
 		if h, err := k.Acquire(t.Context(), "k0"); err != nil || h.Lease().Epoch() != 2 || h.Lease().Instance() == held[0].Lease().Instance() {

@@ -238,7 +238,7 @@ func (p *Process) ReleaseFor(ctx context.Context, key, instance string) (*Item, 
 	}
 	next := p.rules.released(*r, p.fresh())
 	next.Renewed = p.clock.Now().UTC().Truncate(time.Millisecond)
-	o, seen, err := p.write(ctx, "release", item, next, "")
+	o, seen, err := p.write(ctx, "release for its holder", item, next, "")
 	if err != nil {
 		return nil, err
 	}

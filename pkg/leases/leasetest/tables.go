@@ -327,6 +327,7 @@ func testAsks(f *fixture) {
 		held[key] = f.acquire(p, key, kept, 1)
 	}
 	held["released"] = f.acquire(p, "released", own, 1)
+	held["released by itself"] = f.acquire(p, "released by itself", own, 1)
 	store.takeRead()
 	for range 3 {
 		if asked := f.renewSession(p); len(asked) > 0 {
@@ -358,11 +359,13 @@ func testAsks(f *fixture) {
 	force("forced", leases.Force{NoWatch: true})
 	f.put("corrupt", []byte("?"))
 	force("corrupt", leases.Force{EpochFloor: 100, AssumeTTL: 100 * time.Millisecond})
-	if _, err := b.ReleaseFor(ctx, "released", p.Instance()); err != nil {
-		f.Fatal(err)
+	for key, by := range map[string]*leases.Process{"released": b, "released by itself": p} {
+		if _, err := by.ReleaseFor(ctx, key, p.Instance()); err != nil {
+			f.Fatal(err)
+		}
 	}
 	store.takeRead()
-	want := []string{"corrupt", "forced", "marked", "marked and forced", "marked by itself", "released"}
+	want := []string{"corrupt", "forced", "marked", "marked and forced", "marked by itself", "released", "released by itself"}
 	for range 2 { // until they are looked at
 		if diff := cmp.Diff(want, f.renewSession(p)); diff != "" {
 			f.Errorf("what it is asked about (-want +got):\n%s", diff)
