@@ -32,7 +32,7 @@ func TestLifeMutants(t *testing.T) {
 		t.Skip("the rarest mutant needs hundreds of runs")
 	}
 	for _, m := range lifeMutants {
-		t.Run(m.name, func(t *testing.T) { huntLives(t, m.rules, m.wrong, "") })
+		t.Run(m.name, func(t *testing.T) { huntLives(t, m.rules, m.wrong, func(*sim) {}) })
 	}
 }
 
@@ -49,30 +49,38 @@ func TestEachLifeCheckNotices(t *testing.T) {
 		{markUnseen, "ask written after the record", nil, livesWrong{tellsLater: true}},
 		{lifeRevived, "a late extension revives", lateSessionRevives{}, livesWrong{}},
 		{beliefAfterEnd, "taken from one that lives", takesFromLiving{}, livesWrong{}},
-		{deadKeyKept, "a life that never settles", nil, livesWrong{}},
+		{twoBelievers, "ask written after the record", nil, livesWrong{tellsLater: true}},
+		{deadKeyKept, "a store that ends lives late", nil, livesWrong{lingers: true}},
+		{deadKeyKept, neverSettles, nil, livesWrong{}},
 	} {
-		t.Run(c.invariant+"/"+c.mutant, func(t *testing.T) { huntLives(t, c.rules, c.wrong, c.invariant) })
+		t.Run(c.invariant+"/"+c.mutant, func(t *testing.T) {
+			huntLives(t, c.rules, c.wrong, func(s *sim) { s.only, s.unsettled = c.invariant, c.mutant == neverSettles })
+		})
 	}
 }
 
-func huntLives(t *testing.T, r rules, wrong livesWrong, only string) {
+const neverSettles = "a process that never settles"
+
+func huntLives(t *testing.T, r rules, wrong livesWrong, change func(*sim)) {
 	if hurried() {
 		t.Skip("the rarest needs hundreds of runs")
 	}
 	if r == nil {
 		r = lawful{}
 	}
+	begin := func(seed uint64) *sim {
+		s := newLifeSim(seed, r)
+		s.lives.wrong = wrong
+		change(s)
+		return s
+	}
 	if *seedFlag != 0 {
-		s := newLifeSim(*seedFlag, r)
-		s.lives.wrong, s.unsettled = wrong, only == deadKeyKept
-		s.replay(t)
+		begin(*seedFlag).replay(t)
 		return
 	}
 	began := time.Now()
 	for seed := range uint64(mutantSeeds) {
-		s := newLifeSim(seed+1, r)
-		s.lives.wrong, s.unsettled, s.only = wrong, only == deadKeyKept, only
-		if v := s.simulate(); v != nil {
+		if v := begin(seed + 1).simulate(); v != nil {
 			t.Logf("noticed with seed %d, after %v: %v", seed+1, time.Since(began).Round(time.Millisecond), v)
 			return
 		}

@@ -3,6 +3,7 @@ package leases
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ type livesStore struct {
 type livesWrong struct {
 	tellsLater     bool // it leaves an ask by a second request, after the record
 	extendsUnasked bool // it extends a life also where it cannot read the asks
+	lingers        bool // it ends a life long after its time
 }
 
 // simLife is the life of one instance.
@@ -85,7 +87,11 @@ func (s *sim) elect() {
 // expire ends a life when its time is over, or looks again then.
 func (s *sim) expire(instance string, x *simLife) {
 	if left := x.extended + x.ttl - s.now; left > 0 {
-		s.after(left+s.between(0, lifeSlackOfSim), func() { s.expire(instance, x) })
+		late := s.between(0, lifeSlackOfSim)
+		if s.lives.wrong.lingers {
+			late += 5 * time.Second
+		}
+		s.after(left+late, func() { s.expire(instance, x) })
 		return
 	}
 	s.logf("the life of %s is over", instance)
@@ -236,7 +242,7 @@ func (t simLives) End(_ context.Context, instance string) error {
 func (t simLives) Tell(_ context.Context, key string) error {
 	s := t.a.s
 	return t.ask("tell all of "+key, func() error {
-		for instance := range s.lives.all {
+		for _, instance := range slices.Sorted(maps.Keys(s.lives.all)) {
 			s.tell(instance, key)
 		}
 		return nil

@@ -343,3 +343,50 @@ func TestKeeperUnderAnothersLife(t *testing.T) {
 		}
 	})
 }
+
+// A record that cannot be read does not say who holds it: whoever lives is asked to
+// look before it is replaced, and has stopped to believe when another can have it.
+func TestForceOfCorruptUnderLife(t *testing.T) {
+	for _, noWatch := range []bool{false, true} {
+		t.Run(fmt.Sprint("no watch ", noWatch), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				table, ended := newLivingTable(), &endings{}
+				p, operator := newProcess(t, table, "a"), newProcess(t, table.Living, "b")
+				const ttl = 30 * time.Second
+				k := leases.NewKeeper(p, ended.options(leases.Terms{TTL: ttl}))
+				defer k.Close(context.Background())
+				held, errs := k.AcquireAll(t.Context(), keyNames(2))
+				if err := errors.Join(errs...); err != nil {
+					t.Fatal(err)
+				}
+				row, err := table.Get(t.Context(), "k0")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := table.Living.Write(t.Context(), leases.Write{Key: "k0", Version: row.Version, Body: []byte("?")}); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour) // by hand, so nobody was told
+				if held[0].Lease().Left() <= 0 {
+					t.Error("its holder has noticed")
+				}
+				plan, err := operator.PlanForce(t.Context(), "k0", leases.Force{
+					By: "b", Reason: "a test", EpochFloor: 7, AssumeTTL: ttl, NoWatch: noWatch,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := operator.Force(t.Context(), plan); err != nil {
+					t.Fatal(err)
+				}
+				l, err := leases.Wait(t.Context(), operator, "k0", leases.Terms{}, nil)
+				if err != nil || l.Epoch() != 8 {
+					t.Fatalf("acquire after it: %v", err)
+				}
+				if n, err := ended.of("k0"); n != 1 || err == nil || held[0].Context().Err() == nil || held[1].Lease().Left() <= 0 {
+					t.Errorf("two believe; %d leases have ended: %v", n, err)
+				}
+			})
+		})
+	}
+}
