@@ -136,6 +136,12 @@ func (m mortalLives) End(ctx context.Context, instance string) error {
 	return m.life.write(func() error { return m.lives.End(ctx, instance) })
 }
 
+func (m mortalLives) Tell(ctx context.Context, key string) error {
+	return m.life.write(func() error { return m.lives.Tell(ctx, key) })
+}
+
+var _ leases.Lives = mortalLives{}
+
 // withLifeline is a table as a process sees it whose life is bounded.
 func withLifeline(table leases.Table, life *lifeline) leases.Table {
 	switch t := table.(type) {
