@@ -95,7 +95,18 @@ func (s *sim) expire(instance string, x *simLife) {
 		return
 	}
 	s.logf("the life of %s is over", instance)
+	s.endLife(instance, x)
+}
+
+// endLife ends a life.
+func (s *sim) endLife(instance string, x *simLife) {
+	if !x.on() {
+		return
+	}
 	x.over, x.asks = s.now, nil
+	if s.real != nil {
+		s.real.lives().end(instance)
+	}
 }
 
 // table is the store as a process reaches it.
@@ -108,11 +119,18 @@ func (a *actor) table() Table {
 
 // writeUnderLives is write, of a store that may keep lives.
 func (s *sim) writeUnderLives(a *actor, w Write, how *Force) reply {
+	refused := error(nil)
 	switch {
 	case w.Alive != "" && !s.lifeOf(w.Alive).on():
-		return reply{err: ErrGone}
+		refused = ErrGone
 	case w.Gone != "" && s.lifeOf(w.Gone).on():
-		return reply{err: ErrConflict}
+		refused = ErrConflict
+	}
+	if refused != nil {
+		if s.real != nil {
+			s.real.write(ofKeys, w, reply{err: refused})
+		}
+		return reply{err: refused}
 	}
 	r := s.write(a, w, how)
 	if s.lives == nil || r.err != nil || w.Tell == "" {
@@ -160,6 +178,9 @@ func (t simLives) Alive(_ context.Context, instance string) (on bool, left time.
 	s := t.a.s
 	err = t.ask("alive "+instance, func() error {
 		x, as := s.lives.all[instance], s.now
+		if s.real != nil {
+			s.real.lives().alive(instance, x.on())
+		}
 		if !s.calm() && s.coin(0.05) {
 			as -= s.between(0, 2*time.Second)
 		}
@@ -178,8 +199,15 @@ func (t simLives) Alive(_ context.Context, instance string) (on bool, left time.
 func (t simLives) Begin(_ context.Context, instance string, ttl time.Duration) error {
 	a, s := t.a, t.a.s
 	return t.ask("begin "+instance, func() error {
+		was := error(nil)
 		if s.lives.all[instance] != nil {
-			return ErrConflict
+			was = ErrConflict
+		}
+		if s.real != nil {
+			s.real.lives().begin(instance, was)
+		}
+		if was != nil {
+			return was
 		}
 		x := &simLife{owner: a, ttl: (ttl + time.Second - 1).Truncate(time.Second), began: s.now, extended: s.now}
 		s.lives.all[instance] = x
@@ -211,9 +239,15 @@ func (t simLives) Extend(_ context.Context, instance string, handled []Ask) (ask
 	var listed time.Duration
 	err = t.ask("asks of "+instance, func() error {
 		if !x.on() {
+			if s.real != nil {
+				s.real.lives().extend(instance, handled, nil, ErrGone)
+			}
 			return ErrGone
 		}
 		x.asks = slices.DeleteFunc(x.asks, func(a Ask) bool { return slices.Contains(handled, a) })
+		if s.real != nil {
+			x.asks = s.real.lives().extend(instance, handled, x.asks, nil)
+		}
 		asks, listed = slices.Clone(x.asks), s.now
 		return nil
 	})
@@ -232,9 +266,7 @@ func (t simLives) Extend(_ context.Context, instance string, handled []Ask) (ask
 func (t simLives) End(_ context.Context, instance string) error {
 	s := t.a.s
 	return t.ask("end "+instance, func() error {
-		if x := s.lives.all[instance]; x.on() {
-			x.over, x.asks = s.now, nil
-		}
+		s.endLife(instance, s.lives.all[instance])
 		return nil
 	})
 }
@@ -242,6 +274,9 @@ func (t simLives) End(_ context.Context, instance string) error {
 func (t simLives) Tell(_ context.Context, key string) error {
 	s := t.a.s
 	return t.ask("tell all of "+key, func() error {
+		if s.real != nil {
+			s.real.lives().tell(key)
+		}
 		for _, instance := range slices.Sorted(maps.Keys(s.lives.all)) {
 			s.tell(instance, key)
 		}

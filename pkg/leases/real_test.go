@@ -22,6 +22,7 @@ type space string
 const (
 	ofKeys     space = "key"
 	ofSessions space = "session"
+	ofLives    space = "life" // of keys, on a store that keeps lives
 )
 
 func (s *sim) rowsOf(of space) map[string]simRow {
@@ -38,6 +39,17 @@ type real interface {
 	write(of space, w Write, want reply) reply
 	remove(instance, version string, want reply) reply
 	add(n Note, want reply) reply
+	lives() realLives
+}
+
+// realLives is real of a store that keeps lives. Their time is simulated, too: none
+// runs out by itself.
+type realLives interface {
+	begin(instance string, want error)
+	extend(instance string, handled, want []Ask, wantErr error) []Ask
+	alive(instance string, want bool)
+	end(instance string)
+	tell(key string)
 }
 
 // storeDiffers is the invariant that a real store must keep.
@@ -77,7 +89,7 @@ func (r *realTable) request() (context.Context, context.CancelFunc) {
 // answered compares the outcomes of a request.
 func (r *realTable) answered(what string, got, want error) bool {
 	same := got == nil && want == nil
-	for _, kind := range []error{ErrConflict, ErrNotFound} {
+	for _, kind := range []error{ErrConflict, ErrNotFound, ErrGone} {
 		same = same || errors.Is(got, kind) && errors.Is(want, kind)
 	}
 	if !same {
@@ -154,6 +166,84 @@ func (r *realTable) add(n Note, want reply) reply {
 	return reply{err: err}
 }
 
+func (r *realTable) lives() realLives { return livesOf{r, r.table.(Lives)} }
+
+// livesOf is what a real table has of lives.
+type livesOf struct {
+	*realTable
+	table Lives
+}
+
+// livesFor is a TTL that no run outlasts.
+const livesFor = time.Hour
+
+func (r livesOf) begin(instance string, want error) {
+	ctx, cancel := r.request()
+	defer cancel()
+	r.answered("begin "+instance, r.table.Begin(ctx, instance, livesFor), want)
+}
+
+// extend returns the asks by their real names, in the order of those that are wanted.
+func (r livesOf) extend(instance string, handled, want []Ask, wantErr error) (asks []Ask) {
+	ctx, cancel := r.request()
+	defer cancel()
+	what := "extend " + instance
+	got, err := r.table.Extend(ctx, instance, handled)
+	if !r.answered(what, err, wantErr) || err != nil {
+		return want
+	}
+	for _, w := range want {
+		i := slices.IndexFunc(got, func(a Ask) bool { return a == w }) // listed before
+		if i < 0 {
+			i = slices.IndexFunc(got, func(a Ask) bool { return a.Key == w.Key && !slices.Contains(want, a) })
+		}
+		if i < 0 {
+			r.s.fail(storeDiffers, "%s: it has no ask for %s", what, w.Key)
+			return want
+		}
+		asks = append(asks, got[i])
+		got = slices.Delete(got, i, i+1)
+	}
+	for _, a := range got {
+		r.s.fail(storeDiffers, "%s: it has an ask for %s", what, a.Key)
+	}
+	return asks
+}
+
+func (r livesOf) alive(instance string, want bool) {
+	ctx, cancel := r.request()
+	defer cancel()
+	on, _, err := r.table.Alive(ctx, instance)
+	if what := "alive " + instance; r.answered(what, err, nil) && on != want {
+		r.s.fail(storeDiffers, "%s: answered %v", what, on)
+	}
+}
+
+func (r livesOf) end(instance string) {
+	ctx, cancel := r.request()
+	defer cancel()
+	r.answered("end "+instance, r.table.End(ctx, instance), nil)
+}
+
+func (r livesOf) tell(key string) {
+	ctx, cancel := r.request()
+	defer cancel()
+	r.answered("tell all of "+key, r.table.Tell(ctx, key), nil)
+}
+
+// compareLives compares who is alive at the end of a run, and with which asks, and
+// ends all.
+func (r livesOf) compareLives() {
+	for _, instance := range slices.Sorted(maps.Keys(r.s.lives.all)) {
+		x := r.s.lives.all[instance]
+		r.alive(instance, x.on())
+		if x.on() {
+			r.extend(instance, nil, x.asks, nil)
+			r.end(instance)
+		}
+	}
+}
+
 // compareAll compares what both stores have at the end of a run.
 func (r *realTable) compareAll(spaces ...space) {
 	for _, of := range spaces {
@@ -195,17 +285,22 @@ func (r *realTable) compareAll(spaces ...space) {
 func simulateOn(table Table, seed uint64, of space) (*sim, *realTable) {
 	var s *sim
 	spaces := []space{ofKeys}
-	if of == ofSessions {
+	switch of {
+	case ofSessions:
 		s = newSessionSim(seed, brisk{})
 		spaces = append(spaces, ofSessions)
-	} else {
+	case ofLives:
+		s = newLifeSim(seed, lawful{})
+	default:
 		s = newSim(seed, lawful{}, nil)
 	}
 	s.logging = true
 	r := newRealTable(s, table)
 	s.real = r
 	if s.simulate() == nil {
-		r.compareAll(spaces...)
+		if r.compareAll(spaces...); of == ofLives {
+			livesOf{r, table.(Lives)}.compareLives()
+		}
 	}
 	return s, r
 }
@@ -219,12 +314,15 @@ const (
 )
 
 // SimulateOn runs the simulation on a real store: that of keys, and that of
-// sessions where it keeps them. Each run has a new, empty table. The seeds begin
+// sessions or of lives where it keeps them. Each run has a new, empty table. The seeds begin
 // with 1, and are as many as there is time for; -lease.seeds says how many,
 // -lease.seed which one.
 func SimulateOn(t *testing.T, newTable func(t *testing.T) Table) {
 	t.Run("keys", func(t *testing.T) { simulateSeedsOn(t, newTable, ofKeys) })
-	if _, ok := newTable(t).(SessionTable); ok {
+	switch newTable(t).(type) {
+	case Lives:
+		t.Run("lives", func(t *testing.T) { simulateSeedsOn(t, newTable, ofLives) })
+	case SessionTable:
 		t.Run("sessions", func(t *testing.T) { simulateSeedsOn(t, newTable, ofSessions) })
 	}
 }
@@ -250,6 +348,19 @@ func simulateSeedsOn(t *testing.T, newTable func(t *testing.T) Table, of space) 
 		}
 	}
 	t.Logf("%d seeds, %d requests", ran, requests)
+}
+
+// SimulateLivesOn runs one seed on a real store that keeps lives, and returns how it
+// differs from the simulated one, "" where it does not.
+func SimulateLivesOn(t *testing.T, table Lives, seed uint64) string {
+	s, _ := simulateOn(table, seed, ofLives)
+	switch {
+	case s.failed == nil:
+		return ""
+	case s.failed.invariant != storeDiffers:
+		t.Fatalf("seed %d: %v, want %q", seed, s.failed, storeDiffers)
+	}
+	return s.failed.what
 }
 
 // flawed is a table that does not do its part.
