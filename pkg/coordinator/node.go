@@ -471,9 +471,9 @@ func (n *Node) beaten(begun time.Duration, err error) {
 // config is the loop of policy and registry, and of the mark that drains this
 // node.
 func (n *Node) config(ctx context.Context) {
-	state := n.poller.Poll(ctx)
 	warned := map[string]bool{}
-	for ctx.Err() == nil {
+	// Each round has a state of its own, which the main loop may look at later.
+	for state := n.poller.Poll(ctx); ctx.Err() == nil; state = n.poller.Poll(ctx) {
 		if err := n.follow(state); err != nil {
 			n.log.Warn("policy not followed", "error", err)
 		}
@@ -493,7 +493,6 @@ func (n *Node) config(ctx context.Context) {
 		if n.clock.Sleep(ctx, state.Policy.Node.ConfigPoll.Std()) != nil {
 			return
 		}
-		state = n.poller.Poll(ctx)
 	}
 }
 
