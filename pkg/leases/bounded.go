@@ -107,6 +107,8 @@ func (b *bounded) Check(ctx context.Context) error {
 	return b.do(ctx, "check", b.String(), b.Table.Check)
 }
 
+var _ Lives = (*boundedLives)(nil)
+
 // boundedLives also bounds what is asked about the lives of processes.
 type boundedLives struct {
 	*bounded

@@ -33,6 +33,8 @@ type faulty struct {
 	read    []string           // keys whose records were, or were tried to be
 }
 
+var _ leases.Lives = keeper{}
+
 // keeper is what faulty is of a table that keeps lives.
 type keeper struct {
 	*faulty

@@ -110,6 +110,8 @@ func (m mortalSessions) DeleteSession(ctx context.Context, instance, version str
 	return m.life.write(func() error { return m.sessions.DeleteSession(ctx, instance, version) })
 }
 
+var _ leases.Lives = mortalLives{}
+
 // mortalLives is mortal of a table that keeps lives.
 type mortalLives struct {
 	mortal
@@ -130,6 +132,10 @@ func (m mortalLives) Begin(ctx context.Context, instance string, ttl time.Durati
 func (m mortalLives) Extend(ctx context.Context, instance string, handled []leases.Ask) (asks []leases.Ask, err error) {
 	err = m.life.write(func() error { asks, err = m.lives.Extend(ctx, instance, handled); return err })
 	return asks, err
+}
+
+func (m mortalLives) Tell(ctx context.Context, key string) error {
+	return m.life.write(func() error { return m.lives.Tell(ctx, key) })
 }
 
 func (m mortalLives) End(ctx context.Context, instance string) error {
