@@ -20,7 +20,8 @@ type KeeperOptions struct {
 	// Parallel is how many requests are under way at once; 0 means 64.
 	Parallel int
 	// Sessions says when keys are held under the process's one session, where the
-	// store can: then the price of keeping them does not grow with their number.
+	// store can: then the price of keeping them does not grow with their number. A
+	// store that keeps lives holds all of them under the process's life.
 	Sessions SessionUse
 	// OnTaken, if set, is called once for each lease that comes to be kept, before
 	// Acquire returns it. It must not wait.
@@ -264,8 +265,8 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 func (k *Keeper) endOf(l *Lease, now time.Duration) time.Duration { return now + l.Left() - k.margin() }
 
 // refresh sees to it that the first of the ends is one that is still true, if it is
-// before some time; k.mu is held. Of leases under a life only each itself knows its end: it is that of the
-// life, unless others have written its record.
+// before some time; k.mu is held. Of leases under a life only each itself knows its
+// end: it is that of the life, unless others have written its record.
 func (k *Keeper) refresh(now, before time.Duration) {
 	for len(k.ends) > 0 {
 		first := &k.ends[0]
@@ -573,8 +574,8 @@ func (k *Keeper) ofSession(instance string) (all []*HeldLease) {
 	return all
 }
 
-// renewSession renews the session, or the life, once, does what it is asked to, and says when
-// to do so again.
+// renewSession renews the session, or the life, once, does what it is asked to, and
+// says when to do so again.
 func (k *Keeper) renewSession(instance string, ttl time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), ttl/3)
 	defer cancel()

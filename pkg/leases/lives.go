@@ -19,10 +19,10 @@ import (
 // writes a record that names another instance leaves the ask in the same step. If
 // the list has the ask, the key's time does not go on before its record was read
 // again. If it does not, the record was written after sent, and nobody acquires the
-// key before sent + TTL: without a watch a tombstone has a lock delay of
-// TTL·(1+ε) at least, and all others write it only when the life is over. Where a
-// renewal needs no extension, since the last one was a short while ago, sent is
-// that of the last one, and so is the list.
+// key before sent + TTL: without a watch a tombstone has a lock delay of TTL·(1+ε)
+// at least, and all others write one only when the life is over, or say that the
+// work has stopped. Where a renewal needs no extension, since the last one was a
+// short while ago, sent is that of the last one, and so is the list.
 //
 // An ask is forgotten only after its record was read, later than the ask was
 // listed, or where nobody in this process has the key or is about to: whoever
