@@ -67,15 +67,15 @@ const (
 	asks    = "asks/"
 )
 
-// page is how many records are read at once.
+// page is how many records, or asks, are read at once.
 const page = 500
 
 // namesPage is how many names are.
 const namesPage = 5000
 
-// asksPage is how many asks are read, and forgotten, at once: a server takes at
-// most 128 operations in a transaction, with its usual settings.
-const asksPage = 100
+// handledPage is how many asks are forgotten at once: a server takes at most 128
+// operations in a transaction, with its usual settings.
+const handledPage = 100
 
 func init() {
 	for _, scheme := range []string{"etcd", "etcds"} {
@@ -436,11 +436,15 @@ func (t *Table) asks(ctx context.Context, instance string, handled []leases.Ask)
 	end := clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix))
 	for from, more := prefix, true; more; {
 		var ops []clientv3.Op
-		for _, a := range handled[:min(asksPage, len(handled))] {
+		n := min(handledPage, len(handled))
+		for _, a := range handled[:n] {
 			ops = append(ops, clientv3.OpDelete(prefix+a.Name))
 		}
-		// With keys only, the lease is not told.
-		ops = append(ops, clientv3.OpGet(t.alive(instance)), clientv3.OpGet(from, end, clientv3.WithLimit(asksPage)))
+		last := n == len(handled) // what is to be forgotten is not read
+		if last {
+			// With keys only, the lease is not told.
+			ops = append(ops, clientv3.OpGet(t.alive(instance)), clientv3.OpGet(from, end, clientv3.WithLimit(page)))
+		}
 		var resp *clientv3.TxnResponse
 		err := t.read(ctx, "read "+prefix, func(ctx context.Context) (err error) { // may well be sent twice
 			resp, err = t.client.Txn(ctx).Then(ops...).Commit()
@@ -449,19 +453,18 @@ func (t *Table) asks(ctx context.Context, instance string, handled []leases.Ask)
 		if err != nil {
 			return 0, nil, err
 		}
-		handled = handled[min(asksPage, len(handled)):]
-		life, page := resp.Responses[len(ops)-2].GetResponseRange(), resp.Responses[len(ops)-1].GetResponseRange()
+		if handled = handled[n:]; !last {
+			continue
+		}
+		life, asks := resp.Responses[n].GetResponseRange(), resp.Responses[n+1].GetResponseRange()
 		if on = 0; len(life.Kvs) > 0 {
 			on = clientv3.LeaseID(life.Kvs[0].Lease)
 		}
-		if len(handled) > 0 { // what is to be forgotten is not read
-			continue
-		}
-		for _, kv := range page.Kvs {
+		for _, kv := range asks.Kvs {
 			left = append(left, leases.Ask{Name: strings.TrimPrefix(string(kv.Key), prefix), Key: string(kv.Value)})
 			from = string(kv.Key) + "\x00"
 		}
-		more = page.More
+		more = asks.More
 	}
 	return on, left, nil
 }

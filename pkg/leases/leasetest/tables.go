@@ -457,7 +457,7 @@ func testAsksOfNobody(f *fixture) {
 	asked("a/b", nil, "all")
 
 	// More than go into a page, or a transaction.
-	const many = 250
+	const many = 600
 	want := []string{"all"}
 	for i := range many {
 		key := fmt.Sprintf("many %03d", i)
