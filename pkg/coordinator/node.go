@@ -319,7 +319,7 @@ func (n *Node) Run(ctx context.Context) error {
 		return &UnwritableError{Node: n.o.NodeID, What: "under " + fleet.HeartbeatPrefix, Err: shown}
 	}
 	if len(n.o.Exclusive) > 0 {
-		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways})
+		n.keeper = leases.NewKeeper(n.o.Leases, leases.KeeperOptions{Terms: n.o.Terms, Sessions: leases.SessionAlways, Tells: true})
 	}
 	n.act(n.core.Config(n.clock.Elapsed(), state))
 	if shown == nil {

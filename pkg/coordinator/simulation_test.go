@@ -107,15 +107,17 @@ type simNode struct {
 	keeper  fleet.Housekeeper
 	tasks   map[Key]*simTask
 	held    map[Key]*leases.Lease
-	letting int             // releases under way
-	prints  map[Key]string  // of what ran last, in this life
-	beaten  time.Duration   // true time when the last heartbeat that was written was sent
-	names   map[string]bool // of its heartbeats
-	drained bool            // it has seen its mark
-	hinted  bool            // its last list had its hint
-	speed   Drain           // of its mark
-	moved   []time.Duration // when tasks were stopped for a wave, by its own clock
-	losing  bool            // it is being told of a lease that is over
+	works   map[*leases.Lease]chan struct{} // of those that it holds
+	ending  map[Key][]chan struct{}         // of those that it has lost, until the work has ended
+	letting int                             // releases under way
+	prints  map[Key]string                  // of what ran last, in this life
+	beaten  time.Duration                   // true time when the last heartbeat that was written was sent
+	names   map[string]bool                 // of its heartbeats
+	drained bool                            // it has seen its mark
+	hinted  bool                            // its last list had its hint
+	speed   Drain                           // of its mark
+	moved   []time.Duration                 // when tasks were stopped for a wave, by its own clock
+	losing  bool                            // it is being told of a lease that is over
 	tick    int
 }
 
@@ -360,6 +362,7 @@ func (n *simNode) boot() {
 	n.skew, n.drift = time.Hour+s.random(time.Hour)-30*time.Minute, (s.rand.Float64()-0.5)*0.04
 	n.keeper = fleet.Housekeeper{}
 	n.tasks, n.held, n.prints, n.beaten = map[Key]*simTask{}, map[Key]*leases.Lease{}, map[Key]string{}, s.now
+	n.works, n.ending = map[*leases.Lease]chan struct{}{}, map[Key][]chan struct{}{}
 	n.poller = fleet.NewPoller(fleetroot.Reader(polled{n}), fleet.PollerOptions{Parallel: 1})
 	var err error
 	if n.process, err = leases.NewProcess(simTable{s.table, n}, leases.Options{
@@ -669,6 +672,8 @@ func (n *simNode) acquire(key Key) {
 			switch {
 			case err == nil && l.Err() == nil && l.Left() > 0:
 				n.held[key] = l
+				n.works[l] = make(chan struct{})
+				l.Working(n.works[l])
 				n.do(n.core.Machine().Granted(n.local(), key, l.Epoch()))
 			case errors.As(err, &held):
 				n.do(n.core.Machine().Denied(n.local(), key, min(max(held.Left, time.Second), 5*time.Second)))
@@ -704,7 +709,9 @@ func (n *simNode) watch() {
 			continue
 		}
 		delete(n.held, key)
-		l.Abandon() // as a keeper does
+		l.Abandon() // as a keeper does that is told when the work has ended
+		n.ending[key] = append(n.ending[key], n.works[l])
+		delete(n.works, l)
 		n.s.logf("%s loses the lease of %s at epoch %d: %v", n.id, key, l.Epoch(), l.Err())
 		n.losing = true
 		n.do(n.core.Machine().Lost(n.local(), key, l.Epoch()))
@@ -713,11 +720,16 @@ func (n *simNode) watch() {
 }
 
 func (n *simNode) release(key Key, epoch uint64) {
+	for _, stopped := range n.ending[key] {
+		close(stopped)
+	}
+	delete(n.ending, key)
 	l := n.held[key]
 	if l == nil || l.Epoch() != epoch {
 		return
 	}
 	delete(n.held, key)
+	delete(n.works, l)
 	l.Abandon()
 	n.letting++
 	n.reach(func() {

@@ -23,6 +23,11 @@ type KeeperOptions struct {
 	// store can: then the price of keeping them does not grow with their number. A
 	// store that keeps lives holds all of them under the process's life.
 	Sessions SessionUse
+	// Tells says that [Keeper.Release] is called for each key when the work on it has
+	// ended, also where its lease was lost before. A key that is held under a session,
+	// or a life, is given back no earlier then; otherwise, once the time that this had
+	// has passed.
+	Tells bool
 	// OnTaken, if set, is called once for each lease that comes to be kept, before
 	// Acquire returns it. It must not wait.
 	OnTaken func(key string, epoch uint64)
@@ -80,9 +85,10 @@ type Keeper struct {
 
 	mu      sync.Mutex
 	held    map[string]*HeldLease
-	waiting byTime // for their renewal
-	due     byTime // the renewal's time has come; by deadline
-	ends    byTime // by deadline
+	ending  map[string][]*HeldLease // lost, and nobody has told that the work has ended
+	waiting byTime                  // for their renewal
+	due     byTime                  // the renewal's time has come; by deadline
+	ends    byTime                  // by deadline
 	running int
 	closed  bool
 	session keptSession
@@ -109,6 +115,8 @@ type HeldLease struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
+	stopped chan struct{} // closed when the work has ended; nil where nobody tells
+
 	revoked bool
 	gone    bool // not held any more; guarded by the keeper's mu, as the next
 	end     time.Duration
@@ -129,7 +137,7 @@ func NewKeeper(store Store, o KeeperOptions) *Keeper {
 	}
 	o.Terms.Kept = true
 	k := &Keeper{
-		store: store, o: o, clock: store.Clock(), held: map[string]*HeldLease{},
+		store: store, o: o, clock: store.Clock(), held: map[string]*HeldLease{}, ending: map[string][]*HeldLease{},
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	k.busy.Go(k.loop)
@@ -243,6 +251,10 @@ func (k *Keeper) acquire(ctx context.Context, key string, all int) (*HeldLease, 
 	if h = k.held[key]; h == nil {
 		h = &HeldLease{lease: l}
 		h.ctx, h.cancel = context.WithCancelCause(context.Background())
+		if k.o.Tells && l.holding() != nil {
+			h.stopped = make(chan struct{})
+			l.Working(h.stopped)
+		}
 		k.held[key] = h
 		taken = true
 		if l.session == nil {
@@ -360,9 +372,10 @@ func (k *Keeper) count(took time.Duration, err error) {
 const releaseTries = 3
 
 // Release ends the context of a lease and gives the key back. The work must have
-// stopped before. A key that is not kept is no error.
+// stopped before. A key that is not kept is no error; see [KeeperOptions.Tells].
 func (k *Keeper) Release(ctx context.Context, key string) error {
 	k.mu.Lock()
+	k.hasEnded(key)
 	h := k.held[key]
 	if h == nil {
 		k.mu.Unlock()
@@ -372,6 +385,15 @@ func (k *Keeper) Release(ctx context.Context, key string) error {
 	k.mu.Unlock()
 	h.cancel(ErrKeeperClosed)
 	return k.release(ctx, h.lease)
+}
+
+// hasEnded notes that no work on a key is left under leases that were lost; k.mu is
+// held.
+func (k *Keeper) hasEnded(key string) {
+	for _, h := range k.ending[key] {
+		close(h.stopped)
+	}
+	delete(k.ending, key)
 }
 
 func (k *Keeper) release(ctx context.Context, l *Lease) error {
@@ -441,6 +463,9 @@ func (k *Keeper) lose(h *HeldLease, err error) {
 		return
 	}
 	k.drop(h)
+	if h.stopped != nil {
+		k.ending[h.lease.key] = append(k.ending[h.lease.key], h)
+	}
 	k.mu.Unlock()
 	h.cancel(err)
 	if k.o.OnLost != nil {

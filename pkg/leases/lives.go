@@ -45,7 +45,7 @@ type life struct {
 }
 
 func newLife(instance string) *life {
-	return &life{holding: holding{instance: instance, doubtful: map[string]doubt{}}, asks: map[string][]Ask{}}
+	return &life{holding: newHolding(instance), asks: map[string][]Ask{}}
 }
 
 // confirmLife counts a life from a time; p.mu is held.

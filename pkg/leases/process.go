@@ -126,8 +126,9 @@ type Lease struct {
 	terms    Terms
 	sent     time.Duration // first send of the confirmed nonce
 	deadline time.Duration
-	letGo    bool  // release was begun
-	ended    error // why it is over; nil while it may be believed
+	letGo    bool            // release was begun
+	ended    error           // why it is over; nil while it may be believed
+	stopped  <-chan struct{} // see Working; nil where nobody tells
 }
 
 // NewProcess begins a process's life on a table.
@@ -257,6 +258,16 @@ func (l *Lease) Abandon() {
 	if l.ended == nil {
 		l.endAlone("its process has given it up")
 	}
+}
+
+// Working says that the caller tells when its work under a lease has ended: then
+// it closes stopped, or releases the lease. A key that is held under a session, or a
+// life, is not given back before, whatever the clock shows. Where nobody tells, the
+// work is taken to have ended with the time that this had when the lease ended.
+func (l *Lease) Working(stopped <-chan struct{}) {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	l.stopped = stopped
 }
 
 // overBy says why a lease is over whose key its process has by another one.

@@ -130,6 +130,9 @@ func recordOf(item *Item) *Record {
 func (p *Process) Release(ctx context.Context, l *Lease) error {
 	p.mu.Lock()
 	l.letGo = true
+	if h := l.holding(); h != nil && l.stopped != nil {
+		h.forgetWork(l.key, func(stopped <-chan struct{}) bool { return stopped == l.stopped })
+	}
 	p.mu.Unlock()
 	e, unlock, err := p.lock(ctx, l.key)
 	if err != nil {

@@ -30,8 +30,15 @@ type holding struct {
 	deadline time.Duration
 	// doubtful are keys that may name it without being believed.
 	doubtful map[string]doubt
+	// working has, for keys whose leases have ended, what is closed when the work
+	// under those has.
+	working map[string][]<-chan struct{}
 	// stop is the longest time that one of its leases needs to stop its work.
 	stop time.Duration
+}
+
+func newHolding(instance string) holding {
+	return holding{instance: instance, doubtful: map[string]doubt{}, working: map[string][]<-chan struct{}{}}
 }
 
 // holding is what a lease is held under; nil where its record keeps its own life.
@@ -50,7 +57,7 @@ type doubt struct {
 	// base is the version that a write of ours of unknown outcome was to replace
 	// ("" for none), or anyVersion.
 	base string
-	// after is when the work on it has stopped.
+	// after is when the work on it has stopped, where nobody tells.
 	after time.Duration
 }
 
@@ -126,7 +133,7 @@ func (p *Process) openSession(ctx context.Context, terms Terms) (*session, error
 		Nonce: p.fresh(), State: SessionOpen, Started: at, Renewed: at,
 	}
 	s = &session{
-		holding: holding{instance: record.Instance, doubtful: map[string]doubt{}}, seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{},
+		holding: newHolding(record.Instance), seen: map[SessionMark]bool{}, handled: map[SessionMark]bool{},
 	}
 	sent := p.clock.Elapsed()
 	o, item, err := p.writeSession(ctx, nil, record, false)
@@ -325,8 +332,37 @@ func (p *Process) endLate(h *holding, now time.Duration) {
 // back when the work has stopped; p.mu is held.
 func (l *Lease) endAlone(why string) {
 	l.ended = &LostError{l.key, l.epoch, why, nil}
-	if h := l.holding(); h != nil {
+	h := l.holding()
+	switch {
+	case h == nil:
+	case l.stopped != nil:
+		h.doubt(l.key, anyVersion)
+		h.working[l.key] = append(h.working[l.key], l.stopped)
+	default:
 		h.doubtful[l.key] = doubt{anyVersion, l.until() + l.terms.Stop}
+	}
+}
+
+// stops says that work on a key goes on, as far as is known, under a lease that
+// has ended; p.mu is held.
+func (h *holding) stops(key string, now time.Duration) bool {
+	h.forgetWork(key, func(stopped <-chan struct{}) bool {
+		select {
+		case <-stopped:
+			return true
+		default:
+			return false
+		}
+	})
+	return now < h.doubtful[key].after || len(h.working[key]) > 0
+}
+
+// forgetWork forgets work on a key that has ended; p.mu is held.
+func (h *holding) forgetWork(key string, ended func(stopped <-chan struct{}) bool) {
+	if left := slices.DeleteFunc(h.working[key], ended); len(left) > 0 {
+		h.working[key] = left
+	} else {
+		delete(h.working, key)
 	}
 }
 
@@ -378,7 +414,7 @@ func (p *Process) Settle(ctx context.Context) error {
 	now := p.clock.Elapsed()
 	todo := map[string]string{}
 	for key, d := range h.doubtful {
-		if now >= d.after {
+		if !h.stops(key, now) {
 			todo[key] = d.base
 		}
 	}
@@ -386,7 +422,7 @@ func (p *Process) Settle(ctx context.Context) error {
 		if e := p.entries[m.Key]; e != nil && e.lease != nil && e.lease.session == s && e.lease.epoch == m.Epoch && e.lease.ended == nil && !e.lease.letGo {
 			continue // whoever has it gives it back
 		}
-		if !s.handled[bare(m.Key, m.Epoch)] && now >= s.doubtful[m.Key].after {
+		if !s.handled[bare(m.Key, m.Epoch)] && !s.stops(m.Key, now) {
 			if _, ok := todo[m.Key]; !ok {
 				todo[m.Key] = anyVersion
 			}
@@ -452,8 +488,8 @@ func (p *Process) settle(ctx context.Context, s *session, h *holding, key, base 
 	ours := item != nil && item.Err == nil && item.Record.State == Held && item.Record.Instance == h.instance
 	now := p.clock.Elapsed()
 	p.mu.Lock()
-	l, stops := e.lease, now < h.doubtful[key].after // it was given up meanwhile
-	lands := version == base && !ours                // it may still
+	l, stops := e.lease, h.stops(key, now) // it was given up meanwhile
+	lands := version == base && !ours      // it may still
 	believed := l != nil && l.holding() == h && l.ended == nil && !l.letGo && item != nil && item.Err == nil && l.epoch == item.Record.Epoch
 	if believed && !stops && !lands {
 		delete(h.doubtful, key)

@@ -73,6 +73,11 @@ func (a *actor) withKeys(terms Terms) {
 		_ = a.renew(l, terms)
 	case n < 92 && len(a.p.entries[l.key].busy) == 1: // no other thread is about to take it again
 		s.logf("%s abandons %s", a.instance, l.key)
+		if s.coin(0.5) { // and tells when its work has ended
+			stopped := make(chan struct{})
+			l.Working(stopped)
+			s.after(a.working[l.key]-s.now, func() { close(stopped) })
+		}
 		l.Abandon()
 	}
 }

@@ -3,11 +3,13 @@ package leases_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/shardctl/shardctl/pkg/leases"
+	"github.com/shardctl/shardctl/pkg/leases/leasetest"
 )
 
 // What the simulation found in sessions.
@@ -378,4 +380,146 @@ func TestSessionThatCameBackIsLost(t *testing.T) {
 			t.Errorf("renewal over an older record: %v, %v left", err, l.Left())
 		}
 	})
+}
+
+// leaping is a clock that can be set forward, as one is that goes on while its
+// machine is suspended.
+type leaping struct {
+	leases.Clock
+	by time.Duration
+}
+
+func (c *leaping) Elapsed() time.Duration { return c.Clock.Elapsed() + c.by }
+
+// Where it is told when the work has ended, no clock gives a key back before, and
+// none has to wait for longer.
+func TestAbandonedKeyWaitsForItsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		table := leases.NewMemory(nil)
+		clock := &leaping{Clock: leasetest.BubbleClock()}
+		a, err := leases.NewProcess(table, leases.Options{Node: "a", Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newProcess(t, table, "b")
+		terms := leases.Terms{TTL: 10 * time.Second, Stop: 4 * time.Second, Session: true}
+		stopped := map[string]chan struct{}{}
+		held := map[string]*leases.Lease{}
+		for _, key := range []string{"told", "released", "again", "untold"} {
+			if held[key], err = a.Acquire(ctx, key, terms); err != nil {
+				t.Fatal(err)
+			}
+			if key != "untold" {
+				stopped[key] = make(chan struct{})
+				held[key].Working(stopped[key])
+			}
+		}
+		time.Sleep(time.Second)
+		for _, l := range held {
+			l.Abandon()
+		}
+		time.Sleep(2 * time.Second)
+		renewAll(t, a)
+		clock.by = 7 * time.Second // by the session's time when they were given up, all have stopped
+		renewAll(t, a)
+		have := func(when string, key string, want bool) {
+			t.Helper()
+			_, err := b.Acquire(ctx, key, leases.Terms{})
+			if got := err == nil; got != want || !got && !errors.As(err, new(*leases.HeldError)) {
+				t.Errorf("%s, acquire of %s: %v", when, key, err)
+			}
+		}
+		have("when the clock has leapt", "untold", true)
+		have("while the work stops", "told", false)
+		have("while the work stops", "released", false)
+		// Its process takes one again, while the last work has not ended.
+		again, err := a.Acquire(ctx, "again", terms)
+		if err != nil || again.Epoch() != 2 {
+			t.Fatal(err)
+		}
+		again.Abandon()
+		for range 8 {
+			time.Sleep(2 * time.Second)
+			renewAll(t, a)
+		}
+		have("while the work does not stop", "told", false)
+		have("while the work does not stop", "again", false)
+		gone, cancel := context.WithCancel(ctx)
+		cancel()
+		if err := a.Release(gone, held["released"]); !errors.Is(err, context.Canceled) {
+			t.Errorf("release that is not sent: %v", err)
+		}
+		renewAll(t, a)
+		have("after its release, which is made up for", "released", true)
+		close(stopped["told"])
+		close(stopped["again"])
+		renewAll(t, a)
+		have("after the work has stopped", "told", true)
+		have("after the work has stopped", "again", true)
+	})
+}
+
+// cut is a store that can be cut off.
+type cut struct {
+	*leases.Memory
+	off atomic.Bool
+}
+
+func (c *cut) SessionTable() leases.Table { return &cutSessions{c.Memory.SessionTable(), c} }
+
+type cutSessions struct {
+	leases.Table
+	cut *cut
+}
+
+func (c *cutSessions) Write(ctx context.Context, w leases.Write) (string, error) {
+	if c.cut.off.Load() {
+		return "", leases.ErrUnreachable
+	}
+	return c.Table.Write(ctx, w)
+}
+
+// A keeper that loses a lease, and goes on with its session, gives the key back
+// when it is told that the work has ended, or, where nobody tells, when its time
+// has passed.
+func TestKeeperGivesBackWhatItLost(t *testing.T) {
+	for _, tells := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx := t.Context()
+			table := &cut{Memory: leases.NewMemory(nil)}
+			a, b := newProcess(t, table, "a"), newProcess(t, table, "b")
+			k := leases.NewKeeper(a, leases.KeeperOptions{
+				Terms: leases.Terms{TTL: 30 * time.Second, Stop: 10 * time.Second}, Sessions: leases.SessionAlways, Tells: tells,
+			})
+			h, err := k.Acquire(ctx, "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			table.off.Store(true)
+			<-h.Context().Done() // its work begins to stop
+			table.off.Store(false)
+			if _, err := k.Acquire(ctx, "other"); err != nil { // in time for the session
+				t.Fatal(err)
+			}
+			time.Sleep(30 * time.Second)
+			if instance, _, ok := a.HasSession(); !ok || instance != h.Lease().Instance() {
+				t.Error("the session has not come through")
+			}
+			_, err = b.Acquire(ctx, "k", leases.Terms{})
+			if got := err == nil; got == tells || !got && !errors.As(err, new(*leases.HeldError)) {
+				t.Errorf("acquire when its time has passed, it is told: %v: %v", tells, err)
+			}
+			if err := k.Release(ctx, "k"); err != nil {
+				t.Errorf("release: %v", err)
+			}
+			time.Sleep(12 * time.Second) // by the next renewal
+			if _, err := b.Acquire(ctx, "k", leases.Terms{}); err != nil {
+				t.Errorf("acquire after the work has ended, it is told: %v: %v", tells, err)
+			}
+			if err := k.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }

@@ -107,7 +107,7 @@ func (f flawedLives) End(ctx context.Context, instance string) error {
 
 // TestSimulationOnFlawedLives: a store that does not do its part with lives is caught.
 func TestSimulationOnFlawedLives(t *testing.T) {
-	const most = 20
+	const most = 100
 	for _, flaw := range []string{
 		"none", "the dead write", "the living are robbed", "nobody is asked", "asks stay", "the dead go on", "nobody lives", "lives do not end",
 	} {

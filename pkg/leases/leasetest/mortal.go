@@ -142,10 +142,6 @@ func (m mortalLives) End(ctx context.Context, instance string) error {
 	return m.life.write(func() error { return m.lives.End(ctx, instance) })
 }
 
-func (m mortalLives) Tell(ctx context.Context, key string) error {
-	return m.life.write(func() error { return m.lives.Tell(ctx, key) })
-}
-
 var _ leases.Lives = mortalLives{}
 
 // withLifeline is a table as a process sees it whose life is bounded.
