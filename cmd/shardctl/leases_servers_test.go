@@ -181,7 +181,8 @@ func testSessionsOn(t *testing.T, kind testservers.Kind, environ map[string]stri
 		t.Fatal(err)
 	}
 	start := time.Now()
-	if got := run(0, "prune", "--yes", "--timeout", "800ms"); !regexp.MustCompile(`(?m)^left +close +closed +lapsed +n8 `).MatchString(got.stdout) {
+	if got := run(0, "prune", "--yes", "--timeout", "800ms"); !regexp.MustCompile(`(?m)^left +close +closed +lapsed +n8 `).MatchString(got.stdout) ||
+		strings.Contains(got.err, "watching 1 session for up to 1.05s") != (kind == testservers.Dynalite) {
 		t.Errorf("sessions prune: %s%s", got.stdout, got.err)
 	}
 	if took := time.Since(start); kind == testservers.Dynalite && took < 1050*time.Millisecond {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -102,6 +103,16 @@ func (a *app) runSessionsPrune(ctx context.Context, o *sessionsPruneOptions) err
 	process, err := p.process(a, author)
 	if err != nil {
 		return err
+	}
+	watched, longest := 0, time.Duration(0)
+	for i, s := range old {
+		if result.Sessions[i].Action == "close" && !s.Life.Dated {
+			watched++
+			longest = max(longest, s.Session.TTL()+(s.Session.TTL()+19)/20)
+		}
+	}
+	if watched > 0 {
+		a.note("watching %s for up to %v whether a process renews one", counted(watched, "session"), longest.Round(time.Millisecond))
 	}
 	// Each request has its own time: a watch has as much as it takes.
 	errs := operate.EachLease(len(old), func(i int) error {
