@@ -24,6 +24,7 @@ var realWaits = map[string]string{
 	"deploy_test.go:TestShellTask":                  "another process prints what it waits for",
 	"gossip_test.go:becomes":                        "nodes gossip over sockets",
 	"leases_test.go:Sleep":                          "the clock of a bubble",
+	"leases_test.go:pass":                           "called in bubbles",
 	"main_test.go:TestInterruptWhileReading":        "a pipe of the system, beside bubbles",
 	"notify_test.go:next":                           "a node tells systemd over a socket",
 	"run_test.go:TestRunForwards":                   "nodes forward over sockets",
