@@ -15,8 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/unit"
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"github.com/shardctl/shardctl/internal/testservers"
 )
 
 // patience is what a node may need to stop with tasks as they are: for those
@@ -56,22 +59,16 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	options, err := unit.DeserializeOptions(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
 	settings := map[string]string{}
-	section := ""
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
+	for _, o := range options {
+		if !slices.Contains(unitKeys[o.Section], o.Name) {
+			t.Errorf("[%s] %s=%s", o.Section, o.Name, o.Value)
 		}
-		if name, ok := strings.CutPrefix(line, "["); ok {
-			section = strings.TrimSuffix(name, "]")
-			continue
-		}
-		key, value, ok := strings.Cut(line, "=")
-		if !ok || !slices.Contains(unitKeys[section], key) {
-			t.Errorf("[%s] %s", section, line)
-		}
-		settings[key] = value
+		settings[o.Name] = o.Value
 	}
 	checkRunFlags(t, strings.Fields(settings["ExecStart"])[1:])
 	stop, err := strconv.Atoi(settings["TimeoutStopSec"])
@@ -84,13 +81,16 @@ func TestUnit(t *testing.T) {
 
 	program, err := exec.LookPath("systemd-analyze")
 	if err != nil {
+		if os.Getenv(testservers.RequireVariable) == "1" {
+			t.Fatal(err)
+		}
 		return // the keys were checked
 	}
-	unit := filepath.Join(t.TempDir(), "shardctl.service")
-	if err := os.WriteFile(unit, bytes.ReplaceAll(text, []byte("/usr/local/bin/shardctl"), []byte("/bin/true")), 0o644); err != nil {
+	file := filepath.Join(t.TempDir(), "shardctl.service")
+	if err := os.WriteFile(file, bytes.ReplaceAll(text, []byte("/usr/local/bin/shardctl"), []byte("/bin/true")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(program, "verify", "--man=no", unit).CombinedOutput(); err != nil || strings.Contains(string(out), unit) {
+	if out, err := exec.Command(program, "verify", "--man=no", file).CombinedOutput(); err != nil || strings.Contains(string(out), file) {
 		t.Errorf("systemd-analyze: %v: %s", err, out)
 	}
 }
