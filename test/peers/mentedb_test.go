@@ -605,21 +605,32 @@ func TestMenteDBAnswers(t *testing.T) {
 		t.Errorf("exit code %d: %s", o.code, o.stderr)
 	}
 
-	// Gossip counts for the limit of an address, too.
-	status := 0
-	for range 1000 {
-		answer, err := http.Post(alone.url+membership.GossipPath, "application/json", strings.NewReader("[]"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		answer.Body.Close()
-		if status = answer.StatusCode; status != http.StatusNotFound {
+	// Gossip counts for the limit of an address, too. It has room again a tenth of a
+	// second later, so that others ask all the time.
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer stop()
+	for range 2 {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				answer, err := http.Post(alone.url+membership.GossipPath, "application/json", strings.NewReader("[]"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				answer.Body.Close()
+			}
+		})
+	}
+	for try := 1; ; try++ {
+		o = run(t, nil, shardctl, "gossip", "view", alone.url, "--once")
+		if o.code == 1 && strings.Contains(string(o.stderr), "429") {
 			break
 		}
-	}
-	o = run(t, nil, shardctl, "gossip", "view", alone.url, "--once")
-	if status != http.StatusTooManyRequests || o.code != 1 || !strings.Contains(string(o.stderr), "429") {
-		t.Errorf("above the limit: %d, exit code %d: %s", status, o.code, o.stderr)
+		if try == 50 {
+			t.Fatalf("above the limit: exit code %d: %s", o.code, o.stderr)
+		}
 	}
 }
 
